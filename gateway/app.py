@@ -407,7 +407,7 @@ async def running(
         if http_socket is not None:
             await stack.enter_async_context(_serving(api, http_socket, config.http.drain_timeout, bounds, config.http))
         live = Running(
-            gateway, bridges, taps, endpoints, pushes, access, api, spans, rules, (transport, issuer), issuer,
+            gateway, bridges, taps, endpoints, pushes, access, api, spans, rules, (transport, issuer), issuer, fronts,
             set_bounds=lambda http: _set_bounds(bounds, peer_port, http), check=check_configuration,
         )  # fmt: skip
         reloads = api.reloader = Reloads(config, live, read)

@@ -48,6 +48,7 @@ from gateway.errors import (
     ReloadRefused,
     RestartNeeded,
 )
+from gateway.front.fronts import Fronts, restarts
 from gateway.outbound import GuardedTransport, OutboundRules
 from gateway.runtime.backoff import Backoff
 from gateway.runtime.tasks import Tasks
@@ -90,7 +91,11 @@ RULES: Final[Mapping[str, tuple[str, str]]] = {
     "role": (RESTART, "work is granted to processes by it"),
     "ops": (RESTART, "the port is open"),
     "embedded": (RESTART, "it holds its messages in memory"),
-    "fronts": (RESTART, "clients are connected to the open ports"),
+    "fronts": (
+        "live",
+        "clients stay; `host`, `port`, `tls`, `login`, `broker`, `virtual_hosts` and `message_max` of a front take a "
+        "restart, and so do fronts that come or go",
+    ),
     "ledger": (RESTART, "the database is open"),
     "ledger.headers": ("live", "for the next message; those that are kept have the headers of their time"),
     "data_dir": (RESTART, "files in it are open"),
@@ -101,9 +106,7 @@ RULES: Final[Mapping[str, tuple[str, str]]] = {
 }
 """Setting, or table of them -> ``live`` or ``restart``, and when it counts or why it does not. The longest that fits
 counts."""
-OF_FRONT: Final = "a front is connected to it"
-"""Why another broker of a front takes a restart."""
-TABLES: Final = ("brokers", "subscriptions", "endpoints", "bridges", "taps")
+TABLES: Final = ("brokers", "subscriptions", "endpoints", "bridges", "taps", "fronts")
 """Those with named entries."""
 KINDS: Final = (OUTBOX_WORK, INTAKE_WORK, PUSH_KIND, BRIDGE_KIND, TAP_KIND)
 """Work that may be about something else afterwards."""
@@ -154,6 +157,7 @@ class Running:
     transports: Sequence[GuardedTransport]
     issuer: GuardedTransport
     """Reads the keys of the issuer of tokens."""
+    fronts: Fronts
     set_bounds: Callable[[HttpSettings], None]
     """For the connections of the HTTP port."""
     check: Callable[[Config], None]
@@ -241,10 +245,7 @@ class Reloads:
         running.check(config)
         found = list(changes(before, config))
         late = [(name, why) for name, _ in found for when, why in [rule_of(name)] if when == RESTART]
-        served = {
-            broker for front in before.fronts.values() for broker in (front.broker, *front.virtual_hosts.values())
-        }
-        late += [(name, OF_FRONT) for name, _ in found if name.removeprefix("brokers.") in served]
+        late += restarts(before.fronts, config.fronts)
         if not late and asks_for_credentials(before) != asks_for_credentials(config):
             late = [("access.required", rule_of("access.required")[1])]
         if late:
@@ -273,6 +274,7 @@ class Reloads:
             lambda: setattr(running.gateway, "confirm_timeout", config.http.confirm_timeout),
             lambda: running.gateway.budgets.configure(budget_bounds(config)),
             lambda: running.set_bounds(config.http),
+            await threads.run(running.fronts.prepare, config.fronts, config.brokers),
             lambda: set_level(config.log_level),
             lambda: configured.warn(config),
             lambda: running.gateway.ledger.reconfigure(config.ledger.headers, config.retention),

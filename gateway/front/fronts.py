@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
 
 from gateway.access.scopes import principal_of
 from gateway.config import BrokerSettings, FrontSettings
 from gateway.errors import ConfigurationError
 from gateway.front.rules import RULE_NAMES
 from gateway.front.server import Front
+from gateway.front.users import FrontUsers
 from gateway.telemetry import Metrics
+
+PORTS: Final = "ports are opened at the start"
+RESTART: Final[Mapping[str, str]] = {
+    "host": PORTS,
+    "port": PORTS,
+    "tls": "which files are read is said to the open port; what is in them counts within seconds",
+    "login": "clients have logged in the other way",
+    "broker": "clients have queues and messages there",
+    "virtual_hosts": "clients have queues and messages there",
+    "message_max": "connections are open that were told the old one",
+}
+"""Setting of a front that takes a restart, and why. All others count at once."""
 
 
 def check_fronts(settings: Mapping[str, FrontSettings]) -> None:
@@ -24,6 +38,18 @@ def check_fronts(settings: Mapping[str, FrontSettings]) -> None:
                 principal_of(user.name, user.scopes)
             except ConfigurationError as error:
                 raise ConfigurationError(f"fronts.{name}.users.{user.name}.{error}") from None
+
+
+def restarts(before: Mapping[str, FrontSettings], after: Mapping[str, FrontSettings]) -> Iterator[tuple[str, str]]:
+    """What of other settings takes a restart: a dotted setting, and why."""
+    for name in sorted({*before, *after}):
+        old, new = before.get(name), after.get(name)
+        if old is None or new is None:
+            yield f"fronts.{name}", PORTS
+            continue
+        for field, why in RESTART.items():
+            if getattr(old, field) != getattr(new, field):
+                yield f"fronts.{name}.{field}", why
 
 
 class Fronts:
@@ -41,7 +67,25 @@ class Fronts:
         brokers: Mapping[str, BrokerSettings],
         metrics: Metrics | None = None,
     ) -> None:
+        self._brokers = brokers
         self.fronts = {name: Front(name, each, brokers, metrics) for name, each in settings.items()}
+
+    def prepare(
+        self, settings: Mapping[str, FrontSettings], brokers: Mapping[str, BrokerSettings]
+    ) -> Callable[[], None]:
+        """Check other settings of the fronts that there are. What is returned has them count.
+
+        Raises:
+            ConfigurationError: the file of a password is missing or empty.
+        """
+        users = {name: FrontUsers(name, settings[name].users) for name in self.fronts}
+
+        def commit() -> None:
+            self._brokers = {**self._brokers, **brokers}
+            for name, front in self.fronts.items():
+                front.use(settings[name], users[name], self._brokers)
+
+        return commit
 
     @property
     def ports(self) -> dict[str, int]:

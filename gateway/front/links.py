@@ -100,7 +100,6 @@ class SharedLink:
         """How often it was opened again."""
         self.changed = asyncio.Event()
         """Set whenever it has come up, or has not."""
-        self._dialer = dialer
         self._switches = switches
         self._link: Link | None = None
         self._was_up = False
@@ -315,6 +314,18 @@ class SharedLink:
         """The upstream takes octets again."""
         for client in list(self.clients):
             client.rouse()
+
+    def use(self, dialer: Dialer) -> None:
+        """Go on with a connection by other settings. Clients wait meanwhile, as at a loss."""
+        self.login = dialer.url.user
+        self.keeper.use(dialer)
+        if self._link is not None:
+            self._tasks.start(self._link.close(CLOSE_SECONDS), "other settings")
+
+    def use_rules(self, switches: Mapping[str, str]) -> None:
+        """Switch rules, for requests that come from now on."""
+        self._switches = switches
+        self.rules = dict(rules_for(self.target, switches))
 
     def add(self, client: FrontClient) -> None:
         """One client more."""

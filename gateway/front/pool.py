@@ -52,6 +52,7 @@ class LinkPool:
         self._asked = 0
         self._closing = Tasks("front links")
         self._watching = Tasks("front broker files")
+        self._watchers: dict[Login, asyncio.Task[None]] = {}
 
     def link_for(self, client: FrontClient) -> SharedLink:
         """The connection for a client that has logged in.
@@ -112,6 +113,22 @@ class LinkPool:
             return "the broker hung up on the login: it does not take it, or starts or stops just now"
         return "" if link.keeper.code == AuthenticationFailed.code else "the broker is away, and cannot check the login"
 
+    def use(self, settings: FrontSettings, brokers: Mapping[str, BrokerSettings]) -> None:
+        """Go on with other settings. Connections to a broker that has changed are opened again."""
+        rules_before, self._settings = self._settings.rules, settings
+        before, self._brokers = self._brokers, brokers
+        for login, dialer in list(self._dialers.items()):
+            if brokers[login.broker] == before[login.broker]:
+                continue
+            self._dialers[login] = other = self._dialer(login, dialer.url.password)
+            if not login.user:
+                self._watch(login, other)
+            for link in self.links.get(login, ()):
+                link.use(other)
+        if settings.rules != rules_before:
+            for link in self.all():
+                link.use_rules(settings.rules)
+
     def all(self) -> Iterator[SharedLink]:
         """All connections."""
         for links in self.links.values():
@@ -139,12 +156,19 @@ class LinkPool:
             if login.user:
                 raise refused(320, "the broker has refused this login in the meantime")
             dialer = self._dialers[login] = self._dialer(login)
-            self._watching.start(dialer.watch_files(), f"files of {login.broker}")
+            self._watch(login, dialer)
         link = SharedLink(
             dialer, self._front, self._settings.rules, next(self._numbers), self._counts, bool(login.user)
         )
         links.append(link)
         return link
+
+    def _watch(self, login: Login, dialer: Dialer) -> None:
+        """Look after the files of a broker's login, in place of those of before."""
+        before = self._watchers.pop(login, None)
+        if before is not None:
+            before.cancel()
+        self._watchers[login] = self._watching.start(dialer.watch_files(), f"files of {login.broker}")
 
     def _dialer(self, login: Login, password: str = "") -> Dialer:
         settings = self._brokers[login.broker]

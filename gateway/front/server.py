@@ -74,19 +74,8 @@ class Front:
         self.name = name
         self.settings = settings
         self.counts = FrontCounts(name, metrics)
-        self.limits: Limits = replace(
-            DEFAULT_LIMITS,
-            handshake_timeout=settings.handshake_timeout_seconds,
-            message_max=settings.message_max,
-            spool_max=max(DEFAULT_LIMITS.spool_max, 2 * settings.message_max),
-            frame_elements=FRAME_ELEMENTS,
-        )
-        self.broker_limits: BrokerLimits = replace(
-            DEFAULT_BROKER_LIMITS,
-            connections=settings.connections,
-            connections_per_address=settings.connections_per_address,
-            stuck_timeout=settings.stuck_timeout_seconds,
-        )
+        self.limits = _limits(settings)
+        self.broker_limits = _broker_limits(settings)
         self.turn = Turn(monotonic_time, self.broker_limits.turn)
         self.memory = Memory(settings.memory)
         self.logins = Logins()
@@ -195,6 +184,25 @@ class Front:
         await self._renewing.close()
         await self.pool.close()
         await listener.wait_closed()
+
+    def use(self, settings: FrontSettings, users: FrontUsers, brokers: Mapping[str, BrokerSettings]) -> None:
+        """Go on with other settings. Clients stay connected, but those whose user is gone, or has another password."""
+        before, self.users = self.users, users
+        self.settings = settings
+        self.limits, self.broker_limits = _limits(settings), _broker_limits(settings)
+        self.memory.resize(settings.memory)
+        self.session_configs = self._configs()
+        self.pool.use(settings, brokers)
+        if settings.login == "pass":
+            return
+        for client in list(self.clients.values()):
+            if not client.open:
+                continue
+            client.now = clock.monotonic()
+            if users.is_as_before(client.user, before):
+                client.principal = users.principal(client.user)
+            else:
+                client.close(320, reply_text(320, f"the login of '{client.user}' has changed"))
 
     async def _renew(self, tls: ServerTls) -> None:
         """Have certificates that are renewed count for clients that connect from then on."""
@@ -381,3 +389,24 @@ class Front:
         self.pool.close_idle(now)
         self.counts.show()
         self._look = self.loop.call_later(LOOK_EVERY, self._look_after)
+
+
+def _limits(settings: FrontSettings) -> Limits:
+    """The limits of each session."""
+    return replace(
+        DEFAULT_LIMITS,
+        handshake_timeout=settings.handshake_timeout_seconds,
+        message_max=settings.message_max,
+        spool_max=max(DEFAULT_LIMITS.spool_max, 2 * settings.message_max),
+        frame_elements=FRAME_ELEMENTS,
+    )
+
+
+def _broker_limits(settings: FrontSettings) -> BrokerLimits:
+    """The limits of all clients together."""
+    return replace(
+        DEFAULT_BROKER_LIMITS,
+        connections=settings.connections,
+        connections_per_address=settings.connections_per_address,
+        stuck_timeout=settings.stuck_timeout_seconds,
+    )

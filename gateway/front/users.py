@@ -31,6 +31,10 @@ class FrontUsers:
     def __contains__(self, name: str) -> bool:
         return name in self._passwords
 
+    def is_as_before(self, name: str, before: FrontUsers) -> bool:
+        """Whether there is such a user, with the password that it had."""
+        return name in self and self._passwords[name] == before._passwords.get(name)
+
     def authenticate(self, name: str, password: str) -> bool:
         """Whether that is the user's password. A user without one logs in by certificate only."""
         known = self._passwords.get(name)

@@ -308,6 +308,14 @@ class Keeper:
         self._hurry = asyncio.Event()
         dialer.on_files.append(self._hurry.set)
 
+    def use(self, dialer: Dialer) -> None:
+        """Open the next link with other settings. The link that there is stays until somebody ends it."""
+        self._dialer = dialer
+        self._backoff = Backoff(dialer.settings.reconnect_min, dialer.settings.reconnect_max, jitter=1.0)
+        self._after_cuts = Backoff(CUT_PAUSE, dialer.settings.reconnect_max)
+        dialer.on_files.append(self._hurry.set)
+        self._hurry.set()
+
     async def run(self) -> None:
         """Connect, wait for the end, and again; until cancelled, which closes the link."""
         while True:

@@ -13,12 +13,23 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gateway.app import running
+from gateway.broker.server import EmbeddedBroker
 from gateway.commands import cli
-from gateway.config import BrokerSettings, Config, EmbeddedSettings, FrontSettings, HttpSettings, OpsSettings
+from gateway.config import (
+    BrokerSettings,
+    Config,
+    EmbeddedSettings,
+    EmbeddedUser,
+    FrontSettings,
+    FrontTls,
+    FrontUser,
+    HttpSettings,
+    OpsSettings,
+)
 from gateway.config.loading import load
-from gateway.errors import ConfigurationError, RestartNeeded
+from gateway.errors import AuthenticationFailed, ConfigurationError, GatewayError, RestartNeeded
 from gateway.exits import DONE, NOT_FOUND
-from gateway.link import Channel
+from gateway.link import Channel, Link
 from gateway.operations import Consume, DeclareQueue
 from gateway.upstreams.keeper import Dialer
 from tests.front.fronts import ADMIN
@@ -68,25 +79,76 @@ def test_a_front_of_a_broker_that_is_not_there(tmp_path: Path) -> None:
         load(file)
 
 
-async def test_a_reload_that_changes_a_front_or_its_broker_takes_a_restart(tmp_path: Path) -> None:
-    brokers = {
-        "modern": BrokerSettings(url="amqp://guest:guest@127.0.0.1:1/"),
-        "other": BrokerSettings(url="amqp://b/"),
-    }
-    front = FrontSettings(port=0, broker="modern", users=(ADMIN,))
+async def test_a_reload_cuts_nobody_off(tmp_path: Path) -> None:
+    """Settings of a front and of its broker change, and clients go on; what cannot change is refused."""
+    users = (EmbeddedUser(name="guest", password="guest"), EmbeddedUser(name="other", password="other"))
+    upstreams = [EmbeddedBroker(EmbeddedSettings(port=0, users=users)) for _ in range(2)]
+    for upstream in upstreams:
+        await upstream.start()
+    first, second = (f"amqp://guest:guest@127.0.0.1:{each.port}/?version=0-9-1" for each in upstreams)
+    front = FrontSettings(
+        port=0,
+        broker="modern",
+        users=(ADMIN, FrontUser(name="gone", password="gone"), FrontUser(name="a", password="b")),
+    )
+    brokers = {"modern": BrokerSettings(url=first, reconnect_min=0.01, reconnect_max=0.05)}
     config = msgspec.structs.replace(configuration(tmp_path), brokers=brokers, fronts={"legacy": front})
     later = config
 
+    def with_front(**settings: Any) -> Config:
+        return msgspec.structs.replace(later, fronts={"legacy": msgspec.structs.replace(front, **settings)})
+
     async with running(config, read=lambda: later) as app:
+        port = app.ports.fronts["legacy"]
+
+        async def opened(login: str) -> Link:
+            settings = BrokerSettings(url=f"amqp://{login}@127.0.0.1:{port}/?version=0-9-1")
+            return await Dialer("client", settings).open("client")
+
+        admin, gone, other = await opened("guest:guest"), await opened("gone:gone"), await opened("a:b")
+        channel = admin.channel(Channel)
+        await channel.open()
+        await channel.request(DeclareQueue(channel.number, "q", durable=True))
         for change, setting in (
-            ({"fronts": {"legacy": msgspec.structs.replace(front, prefetch_max=1)}}, "fronts"),
-            ({"brokers": {**brokers, "modern": BrokerSettings(url="amqp://elsewhere/")}}, "brokers.modern"),
+            ({"broker": "other"}, r"fronts\.legacy\.broker"),
+            ({"port": 1}, r"fronts\.legacy\.port"),
+            ({"tls": FrontTls(cert_file="x")}, r"fronts\.legacy\.tls"),
+            ({"message_max": 1_024}, r"fronts\.legacy\.message_max"),
         ):
-            later = msgspec.structs.replace(config, **change)
+            later = with_front(**change)
             with pytest.raises(RestartNeeded, match=setting):
                 await app.reloads.reload()
-        later = msgspec.structs.replace(config, brokers={"modern": brokers["modern"]})
+            later = config
+        later = msgspec.structs.replace(config, fronts={**config.fronts, "more": front})
+        with pytest.raises(RestartNeeded, match=r"fronts\.more"):
+            await app.reloads.reload()
+        later = config
+
+        limited = FrontUser(name="a", password="b", scopes=("consume:modern/none",))
+        later = with_front(users=(ADMIN, limited), prefetch_max=7, rules={"transient_queue": "on"})
+        found = await app.reloads.reload()
+        assert [(each.setting, each.change) for each in found.changes] == [("fronts.legacy", "changed")]
+        await until(lambda: gone.ended is not None, 5.0)
+        with pytest.raises(AuthenticationFailed):
+            await opened("gone:gone")
+        refused = other.channel(Channel)
+        await refused.open()
+        with pytest.raises(GatewayError, match="needs the scope"):
+            await refused.request(DeclareQueue(refused.number, "new", durable=True))
+        await channel.request(DeclareQueue(channel.number, "fleeting"))
+        assert upstreams[0].broker.virtual_host("/").queues["fleeting"].durable
+
+        later = msgspec.structs.replace(
+            later, brokers={"modern": msgspec.structs.replace(brokers["modern"], url=second)}
+        )
         assert (await app.reloads.reload()).status == "applied"
+        await channel.request(DeclareQueue(channel.number, "new", durable=True))
+        assert "new" in upstreams[1].broker.virtual_host("/").queues
+        assert (admin.ended, other.ended) == (None, None)
+        for link in (admin, other):
+            await link.close()
+    for upstream in upstreams:
+        await upstream.stop()
 
 
 @pytest.mark.parametrize(
