@@ -190,3 +190,46 @@ def test_who_gets_into_the_embedded_broker(look: Look, text: str, warned: str | 
     else:
         (finding,) = findings
         assert finding.what.endswith(warned or "or come from this machine")
+
+
+@pytest.mark.parametrize(
+    ("front", "warned"),
+    [
+        ("", []),
+        ('host = "0.0.0.0"\n', ["passwords and messages of its clients travel in clear", "may do everything: a"]),
+    ],
+)
+def test_who_gets_into_a_front(look: Look, front: str, warned: list[str]) -> None:
+    text = f"""
+[brokers.b]
+url = "amqp://b/"
+[fronts.legacy]
+broker = "b"
+{front}
+[[fronts.legacy.users]]
+name = "a"
+password = "hidden-password"
+"""
+    found = look(text + key(), "access")
+    findings = found.all("access.fronts")
+    if not warned:
+        assert [finding.what for finding in findings] == ["1 users may log in"]
+    else:
+        assert [finding.what.endswith(words) for finding, words in zip(findings, warned, strict=True)] == [True, True]
+    assert "hidden-password" not in found.text
+
+
+def test_rules_and_scopes_of_fronts(look: Look) -> None:
+    text = """
+[brokers.b]
+url = "amqp://b/"
+[fronts.legacy]
+broker = "b"
+[fronts.legacy.rules]
+transient = "on"
+[[fronts.legacy.users]]
+name = "a"
+password = "b"
+"""
+    (finding,) = look(text + key(), "access").all("config.rule")
+    assert "there is no rule 'transient'" in finding.what

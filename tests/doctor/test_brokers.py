@@ -54,6 +54,23 @@ def url_of(server: Server, version: str, **changes: str) -> str:
     return f"amqp://{given['user']}:{given['password']}@{given['host']}:{server.port}/{host}?version={version}"
 
 
+def test_what_a_front_rewrites(look: Look, servers: dict[str, Any]) -> None:
+    front = """
+[fronts.legacy]
+broker = "{}"
+rules = {{ queue_mode = "off" }}
+[[fronts.legacy.users]]
+name = "a"
+password = "b"
+"""
+    text = broker(url_of(servers["rabbitmq"], "0-9-1"))
+    name = text.partition("[brokers.")[2].partition("]")[0]
+    (finding,) = look(text + front.format(name), "brokers").all("broker.fronts")
+    assert finding.where == "fronts.legacy"
+    assert finding.what.startswith(f"it rewrites for {name}: alternate_exchange, mirrors, no_local, quorum_priority")
+    assert finding.what.endswith("; switched off: queue_mode")
+
+
 @pytest.mark.parametrize(("kind", "version"), SPOKEN)
 def test_all_is_well(look: Look, servers: dict[str, Any], kind: str, version: str) -> None:
     found = look(broker(url_of(servers[kind], version)), "brokers")

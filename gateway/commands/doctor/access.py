@@ -16,7 +16,7 @@ from gateway.broker.logins import open_to_strangers
 from gateway.commands.doctor.files import owner_only
 from gateway.commands.doctor.findings import Report
 from gateway.commands.doctor.outbound import rules_of
-from gateway.config import Config, EmbeddedSettings, asks_for_credentials
+from gateway.config import Config, EmbeddedSettings, FrontSettings, asks_for_credentials
 from gateway.errors import ConfigurationError, GatewayError
 from gateway.outbound import DEFAULT_OUTBOUND_LIMITS, GuardedTransport
 from gateway.upstreams.keeper import is_loopback
@@ -44,6 +44,9 @@ def examine(report: Report, config: Config, *, development: bool) -> None:
     _endpoints(report, config)
     if config.embedded.enabled:
         _embedded(report, config.embedded)
+    if config.role != "worker":
+        for name, front in config.fronts.items():
+            _front(report, name, front)
 
 
 def _embedded(report: Report, settings: EmbeddedSettings) -> None:
@@ -57,6 +60,26 @@ def _embedded(report: Report, settings: EmbeddedSettings) -> None:
         )  # fmt: skip
     if not open_by:
         report.ok("access.embedded", where, "clients of the embedded broker need a password, or come from this machine")
+
+
+def _front(report: Report, name: str, front: FrontSettings) -> None:
+    where = f"fronts.{name}"
+    known = len(report.findings)
+    if not front.tls.cert_file and not is_loopback(front.host):
+        report.warn(
+            "access.fronts", where, "passwords and messages of its clients travel in clear",
+            why=f"It listens on {front.host}, and fronts.{name}.tls.cert_file is not set.",
+            do="Set it, if the clients can speak TLS. If they cannot, keep the port inside a network that you trust.",
+        )  # fmt: skip
+    everything = [user.name for user in front.users if "admin" in user.scopes]
+    if everything and not is_loopback(front.host):
+        report.warn(
+            "access.fronts", where, f"users that may do everything: {', '.join(everything)}",
+            why="The scope admin is the default.", do="Give each user the scopes that it needs.",
+        )  # fmt: skip
+    if len(report.findings) == known:
+        logins = "the broker's users may log in" if front.login == "pass" else f"{len(front.users)} users may log in"
+        report.ok("access.fronts", where, logins)
 
 
 def _callers(report: Report, config: Config, *, development: bool) -> None:

@@ -22,6 +22,8 @@ from gateway.errors import (
     ConfigurationError,
     GatewayError,
 )
+from gateway.front.rules import RULES, rules_for
+from gateway.front.target import target_of
 from gateway.link import Link
 from gateway.operations import (
     CloseReason,
@@ -79,7 +81,12 @@ async def examine(report: Report, config: Config, within: float) -> None:
     async def one(name: str) -> Report:
         found = report.part()
         async with turn:
-            await _Broker(found, name, config.brokers[name], uses[name], within).examine()
+            fronts = {
+                each: front.rules
+                for each, front in config.fronts.items()
+                if name == front.broker or name in front.virtual_hosts.values()
+            }
+            await _Broker(found, name, config.brokers[name], uses[name], fronts, within).examine()
         return found
 
     for found in await asyncio.gather(*(one(name) for name in config.brokers)):
@@ -89,8 +96,18 @@ async def examine(report: Report, config: Config, within: float) -> None:
 class _Broker:
     """One of them."""
 
-    def __init__(self, report: Report, name: str, settings: BrokerSettings, uses: Uses, within: float) -> None:
+    def __init__(
+        self,
+        report: Report,
+        name: str,
+        settings: BrokerSettings,
+        uses: Uses,
+        fronts: Mapping[str, Mapping[str, str]],
+        within: float,
+    ) -> None:
+        """``fronts``: name -> switches of its rewriting rules."""
         self.report = report
+        self.fronts = fronts
         self.name = name
         self.settings = replace(settings, connect_timeout=min(within, settings.connect_timeout))
         self.uses = uses
@@ -179,6 +196,17 @@ class _Broker:
 
     # -------------------------------------------------------------------------------------------- the protocol
 
+    def _fronts(self, link: Link) -> None:
+        """What fronts rewrite for their clients."""
+        target = target_of(link.session.version, link.capabilities)
+        for name, switches in self.fronts.items():
+            rules = sorted({rule.name for rules in rules_for(target, switches).values() for rule in rules})
+            off = sorted(rule.name for rule in RULES if rule.is_for(target) and switches.get(rule.name) == "off")
+            text = f"it rewrites for {self.name}: {', '.join(rules) or 'nothing'}"
+            self.report.ok(
+                "broker.fronts", f"fronts.{name}", text + (f"; switched off: {', '.join(off)}" if off else "")
+            )
+
     async def _open(self, dialer: Dialer) -> Link | None:
         """An open connection; None: said why there is none."""
         auto = dialer.auto
@@ -195,6 +223,7 @@ class _Broker:
                 self.report.ok("broker.login", self.where, f"{user} may use {dialer.url.virtual_host!r}")
                 for row in client_limits(link.capabilities.product, link.capabilities.product_version):
                     self.report.ok("broker.clients", self.where, f"old clients: {row.what}; {row.instead}")
+                self._fronts(link)
                 return link
             await link.close(0.0)
             tried.append((version, link, error))

@@ -156,6 +156,12 @@ def _secrets(report: Report, config: Config) -> None:
     for name, endpoint in config.endpoints.items():
         if endpoint.auth.secret_file:
             _octets(report, f"endpoints.{name}.auth.secret_file", Path(endpoint.auth.secret_file), 1, exact=False)
+    for name, front in config.fronts.items():
+        for user in front.users:
+            if user.password_file:
+                _octets(
+                    report, f"fronts.{name}.users.{user.name}.password_file", Path(user.password_file), 1, exact=False
+                )
     for name, broker in config.brokers.items():
         if broker.password_file and Path(broker.password_file).is_file():  # what else is wrong the broker's check says
             owner_only(report, f"brokers.{name}.password_file", Path(broker.password_file))
@@ -206,6 +212,18 @@ def _certificates(report: Report, config: Config) -> None:
             _misfit(report, "embedded.tls", error)
         else:
             judge_file(report, "files.certificate", "embedded.tls.cert_file", embedded.cert_file, "our certificate")
+    for name, front in config.fronts.items():
+        where, tls = f"fronts.{name}.tls", front.tls
+        if not tls.cert_file:
+            continue
+        try:
+            ServerTls(tls, f"fronts.{name}")
+        except ConfigurationError as error:
+            _misfit(report, where, error)
+        else:
+            judge_file(report, "files.certificate", f"{where}.cert_file", tls.cert_file, "our certificate")
+            if tls.client_ca_file:
+                judge_file(report, "files.certificate", f"{where}.client_ca_file", tls.client_ca_file, "the authority")
     for name, broker in config.brokers.items():
         _client(report, f"brokers.{name}.tls", broker.tls)
     for name, endpoint in config.endpoints.items():
@@ -252,7 +270,8 @@ def files_needed(config: Config) -> int:
     brokers = sum(2 + broker.consume_connections for broker in config.brokers.values())
     embedded = config.embedded.connections if config.embedded.enabled else 0
     callers = config.http.connections if config.role != "worker" else 0
-    return callers + brokers + embedded + config.outbound.requests + SPARE_FILES
+    fronts = sum(front.connections for front in config.fronts.values()) if config.role != "worker" else 0
+    return callers + brokers + embedded + fronts + config.outbound.requests + SPARE_FILES
 
 
 def _open_files(report: Report, config: Config) -> None:

@@ -63,6 +63,8 @@ def ports(config: Config) -> Iterator[Port]:
         yield Port("embedded.port", config.embedded.host, config.embedded.port, "amqp")
         if config.embedded.tls.cert_file:
             yield Port("embedded.tls.port", config.embedded.host, config.embedded.tls.port, "amqps")
+    for name, front in config.fronts.items() if config.role != "worker" else ():
+        yield Port(f"fronts.{name}.port", front.host, front.port, "amqps" if front.tls.cert_file else "amqp")
     if config.ledger.url.startswith("postgres"):
         yield Port("cluster.port", config.cluster.host, config.cluster.port, "peers")
 

@@ -261,6 +261,9 @@ def secrets_of(config: Config) -> Iterator[str]:
         yield from (value for value in endpoint.headers.values() if len(value) >= HEADER_SECRET)
     for user in config.embedded.users:
         yield user.password
+    for front in config.fronts.values():
+        for each in front.users:
+            yield from (each.password, _text_of(each.password_file))
     yield _text_of(config.cluster.secret_file)
     yield from (line for line in _text_of(config.ledger.secrets_file).split() if len(line) >= KEY_LINE)
 
@@ -283,6 +286,7 @@ def users_of(config: Config) -> Iterator[str]:
         except ValueError:
             continue
     yield from (user.name for user in config.embedded.users)
+    yield from (user.name for front in config.fronts.values() for user in front.users)
     yield from ("gateway", "postgres")
 
 
