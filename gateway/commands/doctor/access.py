@@ -78,8 +78,8 @@ def _front(report: Report, name: str, front: FrontSettings) -> None:
             why="The scope admin is the default.", do="Give each user the scopes that it needs.",
         )  # fmt: skip
     if len(report.findings) == known:
-        logins = "the broker's users may log in" if front.login == "pass" else f"{len(front.users)} users may log in"
-        report.ok("access.fronts", where, logins)
+        logins = "users of the broker" if front.login == "pass" else ", ".join(user.name for user in front.users)
+        report.ok("access.fronts", where, f"may log in: {logins}")
 
 
 def _callers(report: Report, config: Config, *, development: bool) -> None:

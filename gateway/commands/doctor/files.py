@@ -213,17 +213,17 @@ def _certificates(report: Report, config: Config) -> None:
         else:
             judge_file(report, "files.certificate", "embedded.tls.cert_file", embedded.cert_file, "our certificate")
     for name, front in config.fronts.items():
-        where, tls = f"fronts.{name}.tls", front.tls
-        if not tls.cert_file:
+        where, own = f"fronts.{name}.tls", front.tls
+        if not own.cert_file:
             continue
         try:
-            ServerTls(tls, f"fronts.{name}")
+            ServerTls(own, f"fronts.{name}")
         except ConfigurationError as error:
             _misfit(report, where, error)
         else:
-            judge_file(report, "files.certificate", f"{where}.cert_file", tls.cert_file, "our certificate")
-            if tls.client_ca_file:
-                judge_file(report, "files.certificate", f"{where}.client_ca_file", tls.client_ca_file, "the authority")
+            judge_file(report, "files.certificate", f"{where}.cert_file", own.cert_file, "our certificate")
+            if own.client_ca_file:
+                judge_file(report, "files.certificate", f"{where}.client_ca_file", own.client_ca_file, "the authority")
     for name, broker in config.brokers.items():
         _client(report, f"brokers.{name}.tls", broker.tls)
     for name, endpoint in config.endpoints.items():
