@@ -182,4 +182,4 @@ def test_panels_do_not_overlap_and_have_ids_of_their_own() -> None:
         places = {(each["gridPos"]["x"], each["gridPos"]["y"]) for each in shown["panels"]}
         assert len(places) == len({each["id"] for each in shown["panels"]}) == len(panels)
         seen.add(shown["uid"])
-    assert len(seen) == 3
+    assert len(seen) == 4

@@ -114,9 +114,8 @@ async def test_a_broker_that_is_away_refuses_nobody_as_wrong(broker: EmbeddedBro
         await broker.stop()
         known = await opened(front)  # the broker has taken this login before
         for version in VERSION_NAMES:
-            with pytest.raises(GatewayError, match="the broker is away") as caught:
+            with pytest.raises(GatewayError, match="320: .*the broker is away"):
                 await opened(front, version, "guest", "guest")
-            assert not isinstance(caught.value, AuthenticationFailed)
         assert link.ended is None
         assert known.ended is None
         await link.close()
@@ -128,6 +127,7 @@ async def test_clients_go_when_the_broker_takes_their_login_no_more(broker: Embe
         link = await opened(front)
         guest = await opened(front, "0-10", "guest", "guest")
         broker.broker._passwords["carol"] = "another"
+        broker.broker._scram_keys.clear()
         for served in list(broker._served):
             served.stream.abort()
         await until(lambda: link.ended is not None, 5.0)
