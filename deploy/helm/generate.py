@@ -132,6 +132,8 @@ RULES: dict[str, dict[str, Any]] = {
     "drain.closeSeconds": {"type": "integer", "minimum": 10, "maximum": 600},
     "drain.preStopSleepSeconds": {"type": "integer", "minimum": 0, "maximum": 300},
     "service.type": {"enum": ["ClusterIP", "NodePort", "LoadBalancer"]},
+    "fronts.service.type": {"enum": ["ClusterIP", "NodePort", "LoadBalancer"]},
+    "fronts.service.loadBalancerSourceRanges": HOSTS,
     "service.port": PORT,
     "ingress.hosts": {
         "type": "array",
@@ -197,6 +199,7 @@ NOT_IN_CONFIG: dict[str, tuple[str, ...]] = {
     "ApiKeySettings": ("key",),
     "EndpointAuth": ("secret",),
     "EndpointTls": ("key",),
+    "FrontSettings": ("host",),
     "FrontUser": ("password",),
 }
 """Struct -> settings that are the chart's, or that belong into a Secret."""

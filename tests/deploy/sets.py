@@ -134,6 +134,17 @@ SETS: Final[dict[str, dict[str, Any]]] = {
     "no-account": {"serviceAccount": {"create": False}},
     "foreign-account": {"serviceAccount": {"create": False, "name": "robot"}},
     "load-balancer": {"service": {"type": "LoadBalancer", "annotations": {"lb.example/internal": "true"}}},
+    "fronts": {
+        "config": {
+            "brokers": {"modern": {"url": "amqp://gateway@rabbitmq/"}},
+            "fronts": {
+                "legacy": {"broker": "modern", "users": [{"name": "a", "password_file": "/run/a"}]},
+                "secure": {"broker": "modern", "login": "pass", "port": 5671, "tls": {"cert_file": "/run/tls.crt"}},
+            },
+        },
+        "fronts": {"service": {"type": "LoadBalancer", "labels": {"a": "b"}}},
+        "networkPolicy": {"frontsFrom": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]},
+    },
     "node-port": {"service": {"type": "NodePort"}},
     "ingress": {"ingress": {"enabled": True, "hosts": ["gateway.example"], "className": "nginx", "tlsSecret": "tls"}},
     "ingress-plain": {"ingress": {"enabled": True, "hosts": ["a.example", "b.example"], "annotations": {"a": "b"}}},
@@ -281,6 +292,9 @@ REFUSED: Final[tuple[tuple[str, dict[str, Any], str], ...]] = (
     ("port", {"ports": {"http": 70_000}}, "at '/ports/http': maximum: got 70,000, want 65,535"),
     ("ports", {"ports": {"ops": 8080}}, "ports.ops is 8080, and so is ports.http"),
     ("cluster-port", {"cluster": {"port": 8080}}, "cluster.port is 8080, and so is ports.http"),
+    ("front-port", {"config": {"fronts": {"a": {"port": 0}}}}, "config.fronts.a.port: a Service needs a number, not 0"),
+    ("front-ports", {"config": {"fronts": {"a": {"port": 8080}}}}, "config.fronts.a.port is 8080, and so is ports.http"),
+    ("front-password", {"config": {"fronts": {"a": {"users": [{"name": "a", "password": "b"}]}}}}, "additional properties 'password' not allowed"),
     ("node-port", {"service": {"nodePort": 30080}}, "service.nodePort: a Service of the type ClusterIP has none"),
     ("ingress-path", {"ingress": {"enabled": True, "hosts": [{"host": "a", "paths": [{"path": "v1"}]}]}}, "at '/ingress/hosts/0'"),
     ("env-from", {"test": {"extraEnvFrom": [{"name": "a"}]}}, "at '/test/extraEnvFrom/0': additional properties 'name'"),

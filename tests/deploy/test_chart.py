@@ -488,6 +488,28 @@ def test_policies_hold_both_ways() -> None:
         assert all(rule.get("to") == wanted for rule in rules)
 
 
+def test_fronts_have_ports_and_a_service() -> None:
+    found = rendered("fronts")
+    (service,) = (each for each in of_kind(found, "Service") if each["metadata"]["name"].endswith("-fronts"))
+    assert service["spec"]["type"] == "LoadBalancer"
+    assert service["metadata"]["labels"]["a"] == "b"
+    ports = {each["name"]: each["port"] for each in service["spec"]["ports"]}
+    assert ports == {"front-0": 5673, "front-1": 5671}
+    pods = {each["metadata"]["name"]: each["spec"]["template"]["spec"] for each in of_kind(found, "Deployment")}
+    (api,) = (spec for name, spec in pods.items() if name.endswith("-api"))
+    assert ports.items() <= {each["name"]: each["containerPort"] for each in api["containers"][0]["ports"]}.items()
+    for name, spec in pods.items():
+        if not name.endswith("-api"):
+            assert not [each for each in spec["containers"][0]["ports"] if each["name"].startswith("front-")]
+    (policy, *_) = of_kind(found, "NetworkPolicy")
+    (rule,) = (each for each in policy["spec"]["ingress"] if {"port": 5673} in each["ports"])
+    assert rule == {"ports": [{"port": 5673}, {"port": 5671}], "from": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]}
+    (config,) = (each for each in of_kind(found, "ConfigMap") if each["metadata"]["name"].endswith("-config"))
+    fronts = json.loads(next(iter(config["data"].values())))["fronts"]
+    assert [fronts[name]["host"] for name in ("legacy", "secure")] == ["0.0.0.0", "0.0.0.0"]
+    assert not [each for each in of_kind(rendered("least"), "Service") if each["metadata"]["name"].endswith("-fronts")]
+
+
 def test_alerts_are_the_rules_with_our_runbooks() -> None:
     groups = of_kind(rendered("rules"), "PrometheusRule")[0]["spec"]["groups"]
     given = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text(encoding="utf-8"))["groups"]
@@ -504,7 +526,7 @@ def test_dashboards_are_mounted_as_they_are() -> None:
         each for each in of_kind(rendered("dashboards"), "ConfigMap") if each["metadata"]["name"].endswith("dashboards")
     )
     files = sorted((CHART / "files" / "dashboards").glob("*.json"))
-    assert len(files) == 3
+    assert len(files) == 4
     assert {name: json.loads(text) for name, text in shown["data"].items()} == {
         path.name: json.loads(path.read_text(encoding="utf-8")) for path in files
     }

@@ -141,7 +141,14 @@ annotations:
 {{- end -}}
 {{- end -}}
 {{- $ports := dict -}}
-{{- range tuple (tuple "ports.http" .Values.ports.http) (tuple "ports.ops" .Values.ports.ops) (tuple "cluster.port" .Values.cluster.port) -}}
+{{- $listed := list -}}
+{{- range $name, $front := .Values.config.fronts -}}
+{{- if eq (include "gateway.frontPort" $front) "0" -}}
+{{- fail (printf "config.fronts.%s.port: a Service needs a number, not 0" $name) -}}
+{{- end -}}
+{{- $listed = append $listed (tuple (printf "config.fronts.%s.port" $name) (include "gateway.frontPort" $front)) -}}
+{{- end -}}
+{{- range concat (list (tuple "ports.http" .Values.ports.http) (tuple "ports.ops" .Values.ports.ops) (tuple "cluster.port" .Values.cluster.port)) $listed -}}
 {{- $port := index . 1 | toString -}}
 {{- if hasKey $ports $port -}}
 {{- fail (printf "%s is %s, and so is %s: each port of a process needs another number" (index . 0) $port (get $ports $port)) -}}
@@ -167,6 +174,11 @@ annotations:
 {{- end -}}
 {{- end -}}
 
+{{/* The port of a front. */}}
+{{- define "gateway.frontPort" -}}
+{{- if hasKey . "port" }}{{ int .port }}{{ else }}5673{{ end -}}
+{{- end -}}
+
 {{/* The settings file: the user's, and what is the chart's. */}}
 {{- define "gateway.config" -}}
 {{- $ours := dict "data_dir" "/data"
@@ -181,6 +193,11 @@ annotations:
 {{- if .Values.seal.existingSecret -}}
 {{- $_ := set $ours.ledger "secrets_file" "/etc/amqp-gateway/seal/key" -}}
 {{- end -}}
+{{- $fronts := dict -}}
+{{- range $name, $front := .Values.config.fronts -}}
+{{- $_ := set $fronts $name (dict "host" $.Values.listenAddress) -}}
+{{- end -}}
+{{- if $fronts }}{{ $_ := set $ours "fronts" $fronts }}{{ end -}}
 {{- mergeOverwrite (deepCopy .Values.config) $ours | toPrettyJson -}}
 {{- end -}}
 
@@ -397,6 +414,10 @@ spec:
             {{- if eq $role "api" }}
             - name: http
               containerPort: {{ $top.Values.ports.http }}
+            {{- range $number, $name := keys ($top.Values.config.fronts | default dict) | sortAlpha }}
+            - name: front-{{ $number }}
+              containerPort: {{ include "gateway.frontPort" (get $top.Values.config.fronts $name) }}
+            {{- end }}
             {{- end }}
             - name: ops
               containerPort: {{ $top.Values.ports.ops }}
