@@ -114,7 +114,7 @@ async def test_a_broker_that_is_away_refuses_nobody_as_wrong(broker: EmbeddedBro
         await broker.stop()
         known = await opened(front)  # the broker has taken this login before
         for version in VERSION_NAMES:
-            with pytest.raises(GatewayError, match="320: .*the broker is away"):
+            with pytest.raises(GatewayError, match=r"320: .*the broker is away"):
                 await opened(front, version, "guest", "guest")
         assert link.ended is None
         assert known.ended is None
