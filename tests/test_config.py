@@ -173,7 +173,7 @@ def test_broker_urls(url: str, expected: dict[str, object]) -> None:
         ("amqp://u:secret#1@h", "'#' are written %2F, %3F and %23"),
         ("amqp://u:secret/1@h", "'#' are written %2F, %3F and %23"),
         ("amqp://u:secret?1@h", "'#' are written %2F, %3F and %23"),
-        ("amqp://u:secret\u2100@h", "not ASCII in user and password is percent-encoded"),
+        ("amqp://u:secret\u2100@h", "non-ASCII text in user and password is percent-encoded"),
         ("amqp://u:secret@[h", "brackets are for an IPv6 address"),
         ("amqp://u:secret@h/a/b", "%2F"),
         ("amqp://u:secret@h/a#b", "%23"),
