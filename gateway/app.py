@@ -164,6 +164,8 @@ class App:
         line += f" ops {self.ops_url}"
         if self.ports.amqp is not None:
             line += f" amqp amqp://{_literal(self.config.embedded.host)}:{self.ports.amqp}"
+        if self.ports.http is not None:
+            line += f" console {self.url}/console"
         return line
 
 

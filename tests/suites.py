@@ -181,6 +181,8 @@ SUITES = (
     Suite("taps", ("taps",), servers=True, share=0.5),
     Suite("tracing", ("tracing",), servers=True, share=0.5),
     Suite("replays", ("replays",), servers=True, share=0.5),
+    Suite("console", ("console/test_[!l]*.py",), share=0.8),
+    Suite("console-looks", ("console/test_looks.py",), share=0.8, tier="all"),
     Suite("commands", ("commands", "examples/test_curl_and_python.py"), servers=True, share=0.5),
     Suite("examples", ("examples/test_other_languages.py",), share=0.5, tier="all"),
     Suite("doctor", ("doctor",), servers=True, share=0.5),

@@ -441,7 +441,7 @@ def test_urls_of_ipv6(tmp_path: Path) -> None:
     config = configuration(tmp_path, **{"http.host": "::1"})
     app = App(config, None, apps.Ports(1, 2, None), None)  # type: ignore[arg-type]
     assert app.url == "http://[::1]:1"
-    assert app.ready_line() == "ready: http http://[::1]:1 ops http://127.0.0.1:2"
+    assert app.ready_line() == "ready: http http://[::1]:1 ops http://127.0.0.1:2 console http://[::1]:1/console"
 
 
 # -------------------------------------------------------------------------------------------- whom we call

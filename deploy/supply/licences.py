@@ -48,6 +48,7 @@ TOGETHER: Mapping[str, tuple[str, str]] = {
 """Package -> a licence that only this package may have, and why that is no harm."""
 STATED: Mapping[str, str] = {
     "atheris": "Apache-2.0",  # only where fuzzing is asked for
+    "axe-playwright-python": "MIT",  # its LICENSE
     "colorama": "BSD-3-Clause",  # only on Windows
     "hatchling": "MIT",  # where the package is built
     "py4j": "BSD-3-Clause",  # its LICENSE.txt; its metadata only say BSD
@@ -71,11 +72,16 @@ SPELLED: Mapping[str, str] = {
 }
 """What metadata say in other words."""
 BUNDLED: Mapping[str, tuple[str, ...]] = {
+    "axe-playwright-python": ("axe-core (MPL-2.0)",),
     "offapi": (
         "Swagger UI (Apache-2.0)",
         "Scalar (MIT)",
         "ReDoc (MIT)",
         "what these three are built of, each file's head",
+    ),
+    "playwright": (
+        "Node.js (MIT), with its file `LICENSE`",
+        "the driver's packages of npm, with `ThirdPartyNotices.txt`",
     ),
     "psycopg-binary": (
         "libpq (PostgreSQL)",

@@ -13,7 +13,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
-from urllib.parse import unquote_to_bytes
+from urllib.parse import quote, unquote_to_bytes
 
 from gateway.access.routing_keys import NAME_MAX, RoutingKeys
 from gateway.errors import ConfigurationError
@@ -77,6 +77,20 @@ class Grant:
     object: str = "*"
     pattern: str = ""
     """Of ``route``: the topic pattern that routing keys must match."""
+
+    def __str__(self) -> str:
+        """Return the scope as it is written."""
+        match self.kind:
+            case "route":
+                broker, exchange = _quoted(self.broker), _quoted(self.object or DEFAULT_EXCHANGE)
+                return f"route:{broker}/{exchange}/{quote(self.pattern, '*#', errors='surrogateescape')}"
+            case "publish" | "consume" | "subscribe":
+                return f"{self.kind}:{self.broker}/{self.object or DEFAULT_EXCHANGE}"
+            case "broker":
+                return f"broker:{self.broker}"
+            case "endpoint":
+                return f"endpoint:{self.object}"
+        return self.kind
 
     def covers(self, kind: str, broker: str, name: str) -> bool:
         """Whether this grant allows ``kind`` on that object."""
@@ -185,6 +199,11 @@ def _name(text: str, part: str) -> str:
             "any name; write %2A for a * within a name."
         )
     return name
+
+
+def _quoted(name: str) -> str:
+    """The reverse of :func:`_name`."""
+    return name if name == "*" else quote(name, "", errors="surrogateescape")
 
 
 def _decoded(text: str, part: str) -> str:

@@ -22,10 +22,13 @@ from gateway.access.rates import address_of
 from gateway.access.scopes import DEVELOPER, VISITOR, Principal
 from gateway.access.trail import Trail
 from gateway.api import (
+    audit,
     auth,
     bridges,
     brokers,
     budgets,
+    callers,
+    console,
     deliveries,
     documents,
     eager,
@@ -118,6 +121,8 @@ ROUTES: Final[tuple[Route, ...]] = (
     *bridges.ROUTES,
     *taps.ROUTES,
     *keys.ROUTES,
+    *callers.ROUTES,
+    *audit.ROUTES,
     *endpoints.ROUTES,
     *timeline.ROUTES,
     *events.ROUTES,
@@ -132,6 +137,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     *fronts.ROUTES,
     *well_known.ROUTES,
     *documents.ROUTES,
+    *console.ROUTES,
     Route(
         "GET", "/openapi.json", "openapi", "This document", _openapi, Scope.NONE, {200: ("OpenAPI 3.1.", None)},
         tag="documents",

@@ -261,6 +261,7 @@ def _broker(principal: Principal, names: Mapping[str, str]) -> bool:
 
 NEEDS: Final[Mapping[Scope, Check]] = {
     Scope.NONE: lambda _, names: True,
+    Scope.CALLER: lambda principal, _: bool(principal.name),
     Scope.BROKERS: lambda principal, _: principal.holds(ON_BROKERS),
     Scope.BROKER_SEEN: lambda principal, names: principal.sees(names["broker"]),
     Scope.PUBLISHER: lambda principal, _: principal.holds(PUBLISHERS),

@@ -106,6 +106,7 @@ async def root(call: Call) -> Response:
         {
             "name": "amqp-gateway",
             "version": __version__,
+            "console": "/console",
             "docs": "/docs",
             "openapi": "/openapi.json",
             "api": "/v1/brokers",

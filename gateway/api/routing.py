@@ -43,6 +43,8 @@ class Scope(Enum):
 
     NONE = "none"
     """Open to all: documents, not data."""
+    CALLER = "any credential"
+    """The answer has only what the caller knows itself."""
     BROKERS = "any scope of a broker"
     """The answer has only the brokers that a scope names."""
     BROKER_SEEN = "any scope of {broker}"

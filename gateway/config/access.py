@@ -81,8 +81,8 @@ class AccessSettings(Settings, frozen=True):
     """Most requests a second from one remote address without a credential that counts, where one is needed; ten times
     as many at once. Loopback is not counted. 0: no limit."""
     documents: Literal["open", "closed"] = "open"
-    """Whether ``/``, ``/docs`` and ``/openapi.json`` are there for everybody; ``closed``: for who has a credential,
-    which a browser gives as the password of HTTP Basic, there and nowhere else."""
+    """Whether ``/``, ``/docs``, ``/console`` and ``/openapi.json`` are there for everybody; ``closed``: for who has a
+    credential, which a browser gives as the password of HTTP Basic, there and nowhere else."""
     unsealed_keys: Literal["seal", "refuse"] = "seal"
     """What becomes of keys in the ledger whose row has no MAC. ``seal``: they get one when a process starts, and the
     audit log names them. ``refuse``: they do not count, at the start either."""

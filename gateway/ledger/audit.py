@@ -176,6 +176,14 @@ def read(connection: sa.Connection, after: int = 0, limit: int = PAGE) -> list[A
     return [AuditRow(*row) for row in connection.execute(query)]
 
 
+def newest(connection: sa.Connection, before: int | None = None, limit: int = PAGE) -> list[AuditRow]:
+    """Rows before a sequence number, the newest first; None: from the end."""
+    query = sa.select(*_COLUMNS).order_by(audit_log.c.sequence.desc()).limit(limit)
+    if before is not None:
+        query = query.where(audit_log.c.sequence < before)
+    return [AuditRow(*row) for row in connection.execute(query)]
+
+
 def rows(connection: sa.Connection, after: int = 0) -> Iterator[AuditRow]:
     """All rows behind a sequence number, in order, of which a page is in memory."""
     while page := read(connection, after):
@@ -341,4 +349,9 @@ class Audit:
     async def read(self, after: int = 0, limit: int = PAGE) -> list[AuditRow]:
         """Rows behind a sequence number, in order. Raises LedgerUnavailable."""
         found: list[AuditRow] = await self._ledger.read(lambda connection: read(connection, after, limit))
+        return found
+
+    async def newest(self, before: int | None = None, limit: int = PAGE) -> list[AuditRow]:
+        """Rows before a sequence number, the newest first. Raises LedgerUnavailable."""
+        found: list[AuditRow] = await self._ledger.read(lambda connection: newest(connection, before, limit))
         return found

@@ -12,7 +12,19 @@ from tests.attack.judge import Record
 from tests.attack.lab import BROKER, Target, key_of
 
 METHODS: Final = frozenset({"get", "put", "post", "delete", "patch", "head", "options", "trace"})
-OPEN: Final = frozenset({"root", "docs", "docs_folder", "docs_asset", "openapi", "webhook_keys"})
+OPEN: Final = frozenset(
+    {
+        "root",
+        "docs",
+        "docs_folder",
+        "docs_asset",
+        "openapi",
+        "webhook_keys",
+        "console",
+        "console_folder",
+        "console_asset",
+    }
+)
 """Operations that need no credential, as ``docs/explanation/security.md`` says."""
 NAMES: Final = {"broker": BROKER, "exchange": "mine", "queue": "victim", "endpoint": "mine", "asset": "start.js"}
 REFUSALS: Final = frozenset({(401, "unauthorized"), (403, "forbidden"), (400, "")})
@@ -21,6 +33,7 @@ OTHERS: Final = tuple(
     f"other-{kind}" for kind in ("publish", "route", "consume", "subscribe", "broker", "endpoint", "history")
 )
 SATISFIES: Final = {
+    "any credential": OTHERS,
     "any publish: or route:": ("other-publish", "other-route"),
     "any consume: or subscribe:": ("other-consume", "other-subscribe"),
     "any endpoint:": ("other-endpoint",),

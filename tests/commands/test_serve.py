@@ -41,7 +41,7 @@ def test_it_says_that_it_is_ready_and_ends_cleanly(tmp_path: Path, number: signa
     assert process.returncode == 0
     assert out.decode().splitlines() == [
         f"ready: http http://127.0.0.1:{ports['http']} ops http://127.0.0.1:{ports['ops']} "
-        f"amqp amqp://127.0.0.1:{ports['amqp']}"
+        f"amqp amqp://127.0.0.1:{ports['amqp']} console http://127.0.0.1:{ports['http']}/console"
     ]
     events = [json.loads(line)["event"] for line in log.decode().splitlines()]
     assert events[-1] == "gateway.stopped"

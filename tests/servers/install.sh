@@ -1,5 +1,6 @@
 #!/bin/sh
-# Install what the tests on real servers need: RabbitMQ 3.10, PostgreSQL, Java 17 and Maven as packages of the system;
+# Install what the tests on real servers and in a browser need: RabbitMQ 3.10, PostgreSQL, Java 17, Maven and Chromium as
+# packages of the system;
 # RabbitMQ 4.0 and 4.3, Apache Qpid Broker-J, the Java client of the tests and the jars of Delta Lake below .servers/.
 # Safe to repeat, and quick when all is there. Nothing is unpacked for a RabbitMQ that GATEWAY_TEST_RABBITMQ_40 or
 # GATEWAY_TEST_RABBITMQ_43 names.
@@ -17,6 +18,7 @@ missing=""
 ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || command -v postgres >/dev/null || missing="$missing postgresql"
 command -v javac >/dev/null || missing="$missing openjdk-17-jdk-headless"
 command -v mvn >/dev/null || missing="$missing maven"
+command -v chromium >/dev/null || command -v google-chrome >/dev/null || missing="$missing chromium fonts-liberation fonts-dejavu-core"
 
 if [ -n "$missing" ]; then
     by_hand="install by hand, then run this again:$missing"

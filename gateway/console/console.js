@@ -1,0 +1,191 @@
+// The frame of the console: login, navigation, theme, keys, and which view belongs to an address.
+
+import { Fragment, computed, effect, html, now, render, signal, span, useEffect, useRef, useState, visible } from "./base.js";
+import { begin, epoch, feeds, isAdmin, leave, may, mayPublish, paused, scopes, session } from "./api.js";
+import { go, link, route } from "./route.js";
+import { Dialog, Empty, Name, View, dialog, notices } from "./parts.js";
+import { Overview } from "./overview.js";
+import { BrokerPage, Brokers, NewQueue, QueuePage, Queues } from "./queues.js";
+import { MessagePage, Messages } from "./messages.js";
+import { Publish } from "./publish.js";
+import { Dead, DeadPage } from "./dead.js";
+import { Edit, KINDS, List, Page } from "./resources.js";
+import { Events, ReplayPage, Replays, Schedules } from "./work.js";
+import { Audit, Keys, Me } from "./access.js";
+import { text } from "./text.js";
+
+const onBrokers = () => scopes().some((each) => /^(admin|publish|route|consume|subscribe|broker)/.test(each));
+const consumes = () => may("consume") || may("subscribe");
+
+// Path of a view -> the key that leads there behind `g`, and who is offered it.
+const NAV = [
+  [null, [["", "h", () => true], ["brokers", "o", onBrokers], ["queues", "q", () => may("broker") || isAdmin()]]],
+  ["messages", [["messages", "m", () => may("history")], ["publish", "p", () => mayPublish()], ["dead", "d", isAdmin], ["schedules", "s", () => mayPublish()], ["events", "v", () => may("history")]]],
+  ["resources", [["subscriptions", "u", consumes], ["endpoints", "e", () => may("endpoint")], ["bridges", "b", isAdmin], ["taps", "t", isAdmin], ["replays", "r", isAdmin]]],
+  ["access", [["keys", "k", isAdmin], ["audit", "a", isAdmin], ["me", "i", () => true]]],
+];
+const ALL = NAV.flatMap(([, views]) => views);
+
+const theme = signal(stored() ?? "auto");
+
+function stored() { try { return localStorage.getItem("theme"); } catch { return null; } }
+
+effect(() => {
+  document.documentElement.dataset.theme = theme.value;
+  try { localStorage.setItem("theme", theme.value); } catch { /* then it is forgotten */ }
+});
+
+// ------------------------------------------------------------------------------------------------ views
+
+function view({ raw, parts }) {
+  const [kind, one, two] = raw;
+  if (!kind) return html`<${Overview} />`;
+  if (kind === "brokers") return one ? html`<${BrokerPage} key=${one} raw=${one} />` : html`<${Brokers} />`;
+  if (kind === "queues") {
+    if (one === "new") return html`<${NewQueue} />`;
+    return two !== undefined ? html`<${QueuePage} key=${`${one}/${two}`} rawBroker=${one} raw=${two} />` : html`<${Queues} />`;
+  }
+  if (kind === "messages") return one ? html`<${MessagePage} key=${one} raw=${one} />` : html`<${Messages} />`;
+  if (kind === "dead") return one ? html`<${DeadPage} key=${one} raw=${one} />` : html`<${Dead} />`;
+  if (kind === "replays") return one ? html`<${ReplayPage} key=${one} raw=${one} />` : html`<${Replays} />`;
+  if (kind in KINDS) {
+    if (one === "new" && !two) return html`<${Edit} key=${`${kind} new`} kind=${kind} raw=${null} />`;
+    if (two === "edit") return html`<${Edit} key=${`${kind} ${one} edit`} kind=${kind} raw=${one} />`;
+    return one ? html`<${Page} key=${`${kind} ${one}`} kind=${kind} raw=${one} />` : html`<${List} key=${kind} kind=${kind} />`;
+  }
+  const simple = { publish: Publish, schedules: Schedules, events: Events, keys: Keys, audit: Audit, me: Me }[kind];
+  if (simple) return html`<${simple} key=${kind} />`;
+  return html`<${View} title=${text.notFound}><${Empty}>${text.noView(parts.join("/"))}<//><//>`;
+}
+
+const place = computed(() => route.value.raw[0] ?? "");
+
+// ------------------------------------------------------------------------------------------------ frame
+
+const STALE = 80_000; // milliseconds after which what is followed should have been read: the slowest is read each minute
+
+const liveness = computed(() => {
+  if (paused.value) return { of: "paused", why: text.live.pausedWhy };
+  const failed = Object.values(feeds.value).filter((each) => each.failed);
+  const late = Object.values(feeds.value).filter((each) => now.value - each.at > STALE);
+  if (failed.length || late.length) {
+    const oldest = Math.min(...[...failed, ...late].map((each) => each.at || now.value));
+    return { of: "stale", why: failed[0]?.failed ? `${text.live.staleWhy(span((now.value - oldest) / 1000))} ${failed[0].failed}` : text.live.staleWhy(span((now.value - oldest) / 1000)) };
+  }
+  return { of: "live", why: text.live.liveWhy };
+});
+
+function Liveness() {
+  const { of, why } = liveness.value;
+  useEffect(() => { document.documentElement.dataset.live = of; }, [of]);
+  return html`<button class=${`liveness ${of}`} title=${visible(why)} aria-label=${`${text.live[of]}. ${visible(why)} ${text.live.toggle}`}
+    onClick=${() => { paused.value = !paused.value; }}><span class="dot" aria-hidden="true"></span>${text.live[of]}</button>`;
+}
+
+function Frame() {
+  const [open, setOpen] = useState(false);
+  const main = useRef(null);
+  const path = route.value.path;
+  useEffect(() => {
+    setOpen(false);
+    const title = main.current?.querySelector("h1");
+    document.title = `${title?.textContent || text.overview.title} · ${text.product}`;
+    scrollTo(0, 0);
+  }, [path]);
+  const { state, caller } = session.value;
+  return html`<div class="frame">
+    <a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); main.current.focus(); }}>${text.skip}</a>
+    <header class="top">
+      <button class="menu" aria-expanded=${open} aria-controls="nav" onClick=${() => setOpen(!open)} aria-label=${text.menu}>☰</button>
+      <a class="brand" href="#/"><img src="/console/icon.svg" alt="" width="24" height="24" /> ${text.product}</a>
+      <span class="space"></span>
+      <${Liveness} />
+      <button class="small" onClick=${() => { theme.value = { auto: "dark", dark: "light", light: "auto" }[theme.value]; }}
+        aria-label=${text.themeNow(text.themes[theme.value])} title=${text.themeNow(text.themes[theme.value])}>${{ auto: "◐", dark: "☾", light: "☀" }[theme.value]}</button>
+      <button class="small" onClick=${help} aria-label=${text.keys.title} title=${text.keys.title}>?</button>
+      ${caller?.credential && html`<button class="small" onClick=${leave}>${text.logout}</button>`}
+    </header>
+    <nav id="nav" class=${open ? "side open" : "side"} aria-label=${text.main}>
+      ${NAV.map(([group, views]) => {
+        const offered = views.filter(([, , allowed]) => allowed());
+        return offered.length > 0 && html`<div class="views" key=${group ?? "first"}>${group && html`<h2>${text.groups[group]}</h2>`}<ul>${offered.map(([to, letter]) => html`<li key=${to}>
+          <a href=${link(to)} aria-current=${place.value === to ? "page" : undefined}><span>${text.nav[to || "overview"]}</span><kbd aria-hidden="true">g ${letter}</kbd></a></li>`)}</ul></div>`;
+      })}
+      ${caller && html`<p class="quiet me"><${Name} of=${caller.name} /><br />${text.version(caller.version)}</p>`}
+    </nav>
+    <main id="main" ref=${main} tabindex="-1">
+      ${state === "away" && html`<div class="problem" role="alert"><strong>${text.away}</strong> ${visible(session.value.problem)} <button onClick=${() => begin()}>${text.again}</button></div>`}
+      ${caller && view(route.value)}
+    </main>
+  </div>`;
+}
+
+function Login() {
+  const [typed, setTyped] = useState("");
+  const [busy, setBusy] = useState(false);
+  const { problem, caller } = session.value;
+  const run = async (event) => {
+    event.preventDefault();
+    setBusy(true);
+    await begin(typed.trim());
+    setBusy(false);
+    setTyped("");
+  };
+  return html`<${Dialog} title=${caller ? text.login.again : text.login.title} closes=${false}>
+    <form class="login" onSubmit=${run}>
+      <p>${caller ? text.login.againWhat : text.login.what}</p>
+      <div class="field"><label for="key">${text.login.key}</label>
+        <input id="key" type="password" autofocus required autocomplete="current-password" spellcheck=${false} value=${typed} onInput=${(event) => setTyped(event.currentTarget.value)} /></div>
+      ${problem && html`<div class="problem" role="alert">${visible(problem)}</div>`}
+      <p class="quiet">${text.login.memory}</p>
+      <div class="buttons"><button class="primary" disabled=${busy || !typed}>${busy ? text.working : text.login.enter}</button></div>
+    </form><//>`;
+}
+
+function Notices() {
+  return html`<div class="notices" role="status" aria-live="polite">${notices.value.map((each) => html`<p key=${each.id} class=${each.tone}>${visible(each.words)}</p>`)}</div>`;
+}
+
+// ------------------------------------------------------------------------------------------------- keys
+
+function help() {
+  dialog.value = html`<${Dialog} title=${text.keys.title}><dl class="facts keys">
+    ${text.keys.list.map(([keys, what]) => html`<div><dt><kbd>${keys}</kbd></dt><dd>${what}</dd></div>`)}
+    ${ALL.filter(([, , allowed]) => allowed()).map(([to, letter]) => html`<div><dt><kbd>g ${letter}</kbd></dt><dd>${text.nav[to || "overview"]}</dd></div>`)}
+  </dl><div class="buttons"><button autofocus onClick=${() => { dialog.value = null; }}>${text.close}</button></div><//>`;
+}
+
+let awaits = 0;
+
+addEventListener("keydown", (event) => {
+  const field = event.target.closest?.("input, textarea, select, [contenteditable]");
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  if (field) {
+    if (event.key === "Escape" && !event.target.closest("dialog")) field.blur();
+    return;
+  }
+  if (dialog.value || session.value.state !== "in") return;
+  if (awaits && Date.now() - awaits < 1500) {
+    awaits = 0;
+    const found = ALL.find(([, letter, allowed]) => letter === event.key && allowed());
+    if (found) { event.preventDefault(); go(found[0]); }
+    return;
+  }
+  awaits = 0;
+  if (event.key === "g") awaits = Date.now();
+  else if (event.key === "?") { event.preventDefault(); help(); }
+  else if (event.key === "." || event.key === " " && event.target === document.body) { event.preventDefault(); paused.value = !paused.value; }
+  else if (event.key === "/") {
+    const search = document.querySelector("[data-search]");
+    if (search) { event.preventDefault(); search.focus(); search.select?.(); } else { event.preventDefault(); go("queues"); }
+  }
+});
+
+function Console() {
+  return html`<${Fragment}><${Frame} /><${Notices} />${dialog.value}
+    ${session.value.state === "out" && html`<${Login} key=${epoch.value} />`}<//>`;
+}
+
+render(html`<${Console} />`, document.getElementById("console"));
+begin();
+

@@ -1,0 +1,275 @@
+// Brokers, their queues, and one queue: what is in it, who takes from it, and what can be done.
+
+import { bare, decoded, html, nameText, segment, span, useEffect, useMemo, useRef, useState, visible } from "./base.js";
+import { all, may, mayPublish, request, isAdmin, usePoll } from "./api.js";
+import { filter, go, link, route } from "./route.js";
+import {
+  Action, Empty, Facts, Json, Name, Num, Problem, Same, Search, Select, State, Table, Time, View, ask, tell,
+} from "./parts.js";
+import { Fields, places, useSchema } from "./forms.js";
+import { text } from "./text.js";
+
+const words = text.queues;
+
+// --------------------------------------------------------------------------------------------- brokers
+
+export function Brokers() {
+  const feed = usePoll("/v1/brokers?limit=1000", 5000);
+  return html`<${View} title=${text.nav.brokers} feed=${feed}>
+    ${feed.data && html`<${Table} label=${text.nav.brokers} rows=${feed.data.brokers} empty=${words.noBrokers}
+      open=${(row) => link(`brokers/${segment(row.name)}`)} columns=${[
+        { title: text.name, show: (row) => html`<${Name} of=${row.name} />` },
+        { title: text.state, show: (row) => html`<${State} of=${row.state} />` },
+        { title: words.version, show: (row) => row.version ?? "–" },
+        { title: words.product, class: "mid", show: (row) => visible(`${row.product} ${row.product_version}`) },
+        { title: words.address, class: "wide", show: (row) => html`<${Name} of=${`${row.host}:${row.port}${row.virtual_host}`} />` },
+        { title: words.pending, class: "r mid", show: (row) => html`<${Num} value=${row.pending} />` },
+        { title: words.leases, class: "r mid", show: (row) => html`<${Num} value=${row.leases} />` },
+        { title: text.reason, class: "wide grow", show: (row) => visible(row.reason) },
+      ]} />`}
+    <${Same} path="/v1/brokers" cli="gateway brokers" />
+  <//>`;
+}
+
+export function BrokerPage({ raw }) {
+  const path = `/v1/brokers/${raw}`;
+  const feed = usePoll(path, 3000);
+  const [probed, setProbed] = useState(null);
+  const row = feed.data;
+  return html`<${View} title=${html`<${Name} of=${decoded(raw)} />`} crumbs=${[[text.nav.brokers, "brokers"]]} feed=${feed}
+    actions=${isAdmin() && html`<${Action} label=${words.probe} done=${words.probed} act=${async () => {
+      setProbed((await request("POST", `${path}:probe`)).data);
+    }} />`}>
+    ${row && html`<p class="lead"><${State} of=${row.state} /> ${visible(row.reason)}
+        <span class="quiet">${text.since} <${Time} at=${row.since} /></span></p>
+      ${row.code && html`<p><a href=${`/docs/errors#${encodeURIComponent(row.code)}`} target="_blank" rel="noreferrer">${visible(row.code)}</a></p>`}
+      ${row.alert && html`<p class="problem">${words.alert}: ${visible(row.alert)}</p>`}
+      <${Facts} rows=${[
+        [words.address, html`<${Name} of=${`${row.host}:${row.port}`} />`], [words.virtualHost, html`<${Name} of=${row.virtual_host} />`],
+        [words.version, row.version ?? "–"], [words.product, visible(`${row.product} ${row.product_version}`)],
+        [words.publishing, row.publishing ? text.yes : text.no], [words.consuming, row.consuming ? text.yes : text.no],
+        [words.pending, html`<${Num} value=${row.pending} />`], [words.leases, html`<${Num} value=${row.leases} />`],
+      ]} />
+      <p class="row">${may("broker", row.name) && html`<a class="button" href=${link("queues", { broker: row.name })}>${text.nav.queues}</a>`}
+        ${may("history") && html`<a class="button" href=${link("messages", { broker: row.name })}>${text.nav.messages}</a>`}</p>
+      ${probed && html`<section><h2>${words.probe}</h2><${Table} label=${words.probe} rows=${probed.attempts} keyOf=${(each) => each.version} columns=${[
+        { title: words.version, show: (each) => each.version },
+        { title: words.speaks, show: (each) => html`<${State} of=${each.speaks ? "up" : "down"} />` },
+        { title: words.product, class: "mid", show: (each) => visible(`${each.product} ${each.product_version}`) },
+        { title: text.reason, class: "grow mid", show: (each) => visible(each.reason) },
+      ]} /></section>`}
+      <details><summary>${words.capabilities}</summary><${Json} of=${row.capabilities} label=${words.capabilities} /></details>
+      <${Same} path=${path} cli="gateway brokers" />`}
+  <//>`;
+}
+
+// ---------------------------------------------------------------------------------------------- queues
+
+// What the broker says of a queue, asked for those in sight, a few at a time.
+const waiting = [];
+let asking = 0;
+
+function ask_(job) {
+  waiting.push(job);
+  const step = () => {
+    while (asking < 4 && waiting.length) {
+      asking += 1;
+      waiting.pop()().finally(() => { asking -= 1; step(); });
+    }
+  };
+  step();
+}
+
+const seen = new Map();
+const KEPT = 5000; // milliseconds
+
+function Live({ broker, name, field }) {
+  const path = `/v1/brokers/${segment(broker)}/queues/${segment(name)}`;
+  const [value, setValue] = useState(seen.get(path));
+  useEffect(() => {
+    let live = true;
+    const read = () => {
+      let entry = seen.get(path);
+      if (!entry || Date.now() - entry.at > KEPT) {
+        entry = { at: Date.now(), data: entry?.data, error: entry?.error, ready: null };
+        seen.set(path, entry);
+        if (seen.size > 5000) seen.delete(seen.keys().next().value);
+        entry.ready = new Promise((resolve) => {
+          ask_(() => request("GET", path).then(({ data }) => { entry.data = data; entry.error = null; }, (error) => { entry.error = error; }).then(resolve));
+        });
+      }
+      entry.ready.then(() => live && setValue({ ...entry }));
+    };
+    read();
+    const timer = setInterval(read, 10_000);
+    return () => { live = false; clearInterval(timer); };
+  }, [path]);
+  if (value?.error) return html`<span class="quiet" title=${visible(value.error.message)}>${field === "messages" ? words.unreadable : "–"}</span>`;
+  return html`<${Num} value=${value?.data?.[field]} />`;
+}
+
+export function Queues() {
+  const query = route.value.query;
+  const sought = query.get("q") ?? "";
+  const only = query.get("broker") ?? "";
+  const brokers = usePoll("/v1/brokers?limit=1000", 30_000);
+  const names = (brokers.data?.brokers ?? []).map((each) => each.name).filter((each) => may("broker", each));
+  const wanted = names.filter((each) => !only || each === only);
+  const feed = usePoll(names.length ? `queues ${wanted.join("\n")}` : null, 30_000, async (_, partial) => {
+    const found = [];
+    for (const broker of wanted) {
+      const rows = await all(`/v1/brokers/${segment(broker)}/queues?limit=1000`, "queues", {
+        onPage: (some) => partial([...found, ...some.map((each) => ({ ...each, broker }))]),
+      });
+      found.push(...rows.map((each) => ({ ...each, broker })));
+    }
+    return found;
+  });
+  const rows = useMemo(() => {
+    const low = sought.toLowerCase();
+    return (feed.data ?? []).filter((row) => nameText(row.name).toLowerCase().includes(low));
+  }, [feed.data, sought]);
+  return html`<${View} title=${text.nav.queues} feed=${names.length ? feed : brokers}
+    actions=${names.length > 0 && html`<a class="button primary" href=${link("queues/new", { broker: only })}>${words.declare}</a>`}>
+    <div class="bar"><${Search} label=${words.find} value=${sought} onInput=${(q) => filter({ q })} />
+      <${Select} label=${text.broker} value=${only} onChange=${(broker) => filter({ broker })}
+        options=${[["", text.all], ...names.map((each) => [each, each])]} />
+      <span class="quiet">${text.shown(rows.length, feed.data?.length ?? 0)}</span></div>
+    <p class="note">${words.partial} <${Other} brokers=${names} /></p>
+    ${feed.data && html`<${Table} label=${text.nav.queues} rows=${rows} keyOf=${(row) => `${row.broker}/${nameText(row.name)}`}
+      empty=${sought ? text.nothingFound : words.none} open=${(row) => link(`queues/${segment(row.broker)}/${segment(row.name)}`)} columns=${[
+        { title: text.queue, class: "grow", show: (row) => html`<${Name} of=${row.name} />` },
+        { title: text.broker, show: (row) => html`<${Name} of=${row.broker} />` },
+        { title: words.depth, class: "r", show: (row) => html`<${Live} broker=${row.broker} name=${row.name} field="messages" />` },
+        { title: words.consumers, class: "r mid", show: (row) => html`<${Live} broker=${row.broker} name=${row.name} field="consumers" />` },
+        { title: words.features, class: "wide", show: (row) => features(row.settings).map((each) => html`<span class="tag">${each}</span> `) },
+      ]} />`}
+    <${Same} path=${`/v1/brokers/${segment(only || names[0] || "BROKER")}/queues`} cli=${`gateway queues list ${only || names[0] || "BROKER"}`} />
+  <//>`;
+}
+
+// A queue that the list does not have: by its name.
+function Other({ brokers }) {
+  const [name, setName] = useState("");
+  const [broker, setBroker] = useState("");
+  const run = (event) => { event.preventDefault(); if (name) go(`queues/${segment(broker || brokers[0])}/${segment(name)}`); };
+  return html`<details class="other"><summary>${words.other}</summary><form class="bar" onSubmit=${run}>
+    <${Select} label=${text.broker} value=${broker || brokers[0]} onChange=${setBroker} options=${brokers.map((each) => [each, each])} />
+    <label class="select"><span>${text.queue}</span><input value=${name} onInput=${(event) => setName(event.currentTarget.value)} /></label>
+    <button>${words.openIt}</button></form></details>`;
+}
+
+function features(settings) {
+  const found = [];
+  if (settings.durable) found.push(words.durable);
+  if (settings.auto_delete) found.push(words.autoDelete);
+  for (const [name, value] of Object.entries(settings.arguments ?? {})) {
+    const shown = name.replace(/^x-/, "");
+    found.push(visible(typeof value === "object" ? shown : `${shown}: ${value}`).slice(0, 60));
+  }
+  return found;
+}
+
+const LIMITS = ["x-delivery-limit", "delivery-limit"];
+
+export function QueuePage({ rawBroker, raw }) {
+  const broker = decoded(rawBroker);
+  const path = `/v1/brokers/${rawBroker}/queues/${raw}`;
+  const feed = usePoll(path, 3000);
+  const consumers = usePoll(may("consume") || may("subscribe") ? "/v1/subscriptions?limit=1000" : null, 15_000,
+    (page) => all(page, "subscriptions"));
+  const bridges = usePoll(isAdmin() ? "/v1/bridges?limit=1000" : null, 15_000, (page) => all(page, "bridges"));
+  const history = useRef([]);
+  const row = feed.data;
+  useEffect(() => {
+    if (row) history.current = [...history.current.slice(-60), { at: feed.at, messages: row.messages }];
+  }, [feed.at]);
+  const name = row?.name ?? decoded(raw);
+  const shown = nameText(name);
+  const trend = rate(history.current);
+  const own = (consumers.data ?? []).filter((each) => each.broker === broker && (each.queue || `gateway.subscription.${each.name}`) === name);
+  const takes = (bridges.data ?? []).filter((each) => each.settings.source.broker === broker && (each.settings.source.queue || `gateway.bridge.${each.name}`) === name);
+  const steers = may("broker", broker);
+  return html`<${View} title=${html`<${Name} of=${name} />`} crumbs=${[[text.nav.queues, "queues"], [visible(broker), `brokers/${rawBroker}`]]} feed=${feed}
+    actions=${row && html`
+      ${mayPublish(broker, "amq.default") && typeof name === "string" && html`<a class="button" href=${link("publish", { broker, exchange: "amq.default", routing_key: name })}>${text.nav.publish}</a>`}
+      ${steers && html`<button class="danger" onClick=${() => ask({
+        title: words.purge, what: words.purgeWhat, name, act: async () => {
+          const { data } = await request("POST", `${path}:purge`);
+          feed.reload();
+          return words.purged(data.messages);
+        },
+      })}>${words.purge}</button>
+      <button class="danger" onClick=${() => ask({
+        title: words.delete, what: words.deleteWhat(row.messages), name, act: async () => {
+          await request("DELETE", path);
+          go("queues");
+          return words.deleted;
+        },
+      })}>${words.delete}</button>`}`}>
+    ${row && html`
+      <section class="tiles">
+        <div class="tile"><span class="quiet">${words.depth}</span><b class="num">${row.messages.toLocaleString("en")}</b><span class="quiet">${trend}</span></div>
+        <div class="tile"><span class="quiet">${words.consumers}</span><b class="num">${row.consumers}</b>
+          ${row.consumers === 0 && row.messages > 0 ? html`<span class="state bad">${words.nobody}</span>` : html`<span class="quiet">${words.atBroker}</span>`}</div>
+        <div class="tile"><span class="quiet">${words.gatewayConsumers}</span><b class="num">${own.length + takes.length}</b><span class="quiet">${words.ofGateway}</span></div>
+      </section>
+      <section><h2>${words.who}</h2>
+        ${own.length + takes.length === 0 ? html`<${Empty}>${words.nobodyHere}<//>` : html`<ul class="plain">
+          ${own.map((each) => html`<li><a href=${link(`subscriptions/${segment(each.name)}`)}>${text.subscription} <${Name} of=${each.name} /></a>
+            <${State} of=${each.state} /> ${each.leases > 0 && words.holds(each.leases)} ${visible(each.reason)}</li>`)}
+          ${takes.map((each) => html`<li><a href=${link(`bridges/${segment(each.name)}`)}>${words.bridge} <${Name} of=${each.name} /></a>
+            <${State} of=${each.state} /> ${each.in_flight > 0 && words.holds(each.in_flight)} ${visible(each.reason)}</li>`)}</ul>`}
+      </section>
+      <section><h2>${words.look}</h2><p class="note">${words.lookWhat}</p>
+        ${may("history") && typeof name === "string" && html`<p class="row"><a class="button" href=${link("messages", { broker, exchange: "amq.default", routing_key: name })}>${words.lookLedger}</a>
+          <a class="button" href=${link("dead", { q: name })}>${words.lookDead}</a></p>`}
+        ${LIMITS.some((each) => each in (row.arguments ?? {})) && html`<p class="note">${words.limited}</p>`}</section>
+      <section><h2>${text.settings}</h2><${Facts} rows=${[
+        [words.durable, row.durable === null ? text.notKnown : row.durable ? text.yes : text.no],
+        [words.autoDelete, row.auto_delete === null ? text.notKnown : row.auto_delete ? text.yes : text.no],
+      ]} />${row.arguments && Object.keys(row.arguments).length > 0 && html`<${Json} of=${row.arguments} label=${words.arguments} />`}</section>
+      <${Same} path=${path} cli=${`gateway queues show ${broker} ${bare(shown)}`} />`}
+  <//>`;
+}
+
+function rate(history) {
+  if (history.length < 2) return words.measuring;
+  const [first, last] = [history[0], history.at(-1)];
+  const change = (last.messages - first.messages) / ((last.at - first.at) / 1000);
+  return words.change(change, span((last.at - first.at) / 1000));
+}
+
+export function NewQueue() {
+  const [broker, setBroker] = useState(route.value.query.get("broker") ?? "");
+  const [name, setName] = useState("");
+  const [settings, setSettings] = useState({ durable: true });
+  const [error, setError] = useState(null);
+  const { schema } = useSchema("/v1/brokers/{broker}/queues/{queue}");
+  const brokers = usePoll("/v1/brokers?limit=1000", 60_000);
+  const names = (brokers.data?.brokers ?? []).map((each) => each.name).filter((each) => may("broker", each));
+  const at = broker || names[0] || "BROKER";
+  const save = async (event) => {
+    event.preventDefault();
+    setError(null);
+    try {
+      await request("PUT", `/v1/brokers/${segment(at)}/queues/${segment(name)}`, { body: settings });
+      tell(words.declared);
+      go(`queues/${segment(at)}/${segment(name)}`);
+    } catch (failed) { setError(failed); }
+  };
+  return html`<${View} title=${words.declare} crumbs=${[[text.nav.queues, "queues"]]}>
+    <form class="edit" onSubmit=${save}>
+      <div class="field"><label for="queue-broker">${text.broker}</label><select id="queue-broker" onChange=${(event) => setBroker(event.currentTarget.value)}>
+        ${names.map((each) => html`<option value=${each} selected=${each === at}>${visible(each)}</option>`)}</select></div>
+      <div class="field"><label for="queue-name">${text.name}<b class="must">*</b></label><input id="queue-name" required value=${name} autocomplete="off"
+        onInput=${(event) => setName(event.currentTarget.value)} /></div>
+      ${schema && html`<${Fields} schema=${schema} value=${settings} onChange=${setSettings} error=${error} />`}
+      <${Problem} error=${error} fields=${places(schema)} />
+      <div class="buttons"><a class="button" href=${link("queues")}>${text.cancel}</a><button class="primary" disabled=${!name}>${words.declare}</button></div>
+    </form>
+    <${Same} method="PUT" path=${`/v1/brokers/${segment(at)}/queues/${segment(name || "NAME")}`} body=${settings}
+      cli=${`gateway queues declare ${at} ${name || "NAME"}`} open />
+  <//>`;
+}
+

@@ -1,0 +1,243 @@
+"""A gateway with the embedded broker and something in it, and a browser whose every page is watched."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, expect, sync_playwright
+
+from tests import canary
+from tests.attack.lab import Gateway
+from tests.servers.process import free_port
+
+BROKER: Final = "local-0-9-1"
+PATIENCE: Final = 30_000
+"""How long a page may take to show something, in milliseconds: this says that it hangs, not that it is slow."""
+expect.set_options(timeout=PATIENCE)
+PROGRAMS: Final = ("chromium", "chromium-browser", "google-chrome")
+KEYS: Final = {
+    "root": ["admin"],
+    "reader": ["history", f"broker:{BROKER}"],
+    "publisher": [f"publish:{BROKER}/amq.default"],
+}
+"""Client -> its scopes."""
+WATCH: Final = """
+window.violations = [];
+addEventListener("securitypolicyviolation", (event) => {
+  window.violations.push(`${event.violatedDirective} ${event.blockedURI} ${event.sourceFile}:${event.lineNumber}`);
+});
+"""
+
+
+def key_of(client: str) -> str:
+    """Return a client's key; nothing that the gateway says may have it."""
+    return f"{client}-{canary.CANARY}"
+
+
+class Receiver(ThreadingHTTPServer):
+    """An endpoint that answers with its ``status``."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.status = 204
+        self.got: list[bytes] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/in"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Receiver
+
+    def do_POST(self) -> None:
+        self.server.got.append(self.rfile.read(int(self.headers.get("content-length", 0))))
+        self.send_response(self.server.status)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture(scope="session")
+def receiver() -> Iterator[Receiver]:
+    server = Receiver()
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@dataclass
+class Served:
+    """A gateway, and a client that may do everything."""
+
+    url: str
+    client: httpx.Client
+    process: Gateway
+    receiver: Receiver
+
+    def call(self, method: str, path: str, body: Any = None, status: tuple[int, ...] = (200, 201, 202, 204)) -> Any:
+        answer = self.client.request(method, path, json=body)
+        assert answer.status_code in status, f"{method} {path}: {answer.text}"
+        return answer.json() if answer.content else None
+
+    def queue(self, name: str, **settings: Any) -> None:
+        self.call("PUT", f"/v1/brokers/{BROKER}/queues/{name}", settings)
+
+    def publish(self, key: str, payload: Any, **more: Any) -> str:
+        body = {"routing_key": key, "payload": payload, **more}
+        found = self.call("POST", f"/v1/brokers/{BROKER}/exchanges/amq.default:publish", body)
+        return str(found["id"])
+
+
+@pytest.fixture(scope="session")
+def served(tmp_path_factory: pytest.TempPathFactory, receiver: Receiver) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("console")
+    gateway = Gateway(
+        folder,
+        {
+            "data_dir": str(folder / "data"),
+            "embedded": {"enabled": True, "port": free_port()},
+            "outbound": {"allow": ["127.0.0.1/32"]},
+            "ledger": {"headers": ["order"]},
+            "api_keys": [{"name": name, "key": key_of(name), "scopes": scopes} for name, scopes in KEYS.items()],
+        },
+    )
+    gateway.start()
+    url = f"http://127.0.0.1:{gateway.port}"
+    headers = {"authorization": f"Bearer {key_of('root')}"}
+    with httpx.Client(base_url=url, headers=headers, trust_env=False, timeout=60) as client:
+        yield Served(url, client, gateway, receiver)
+    gateway.terminate()
+    gateway.close()
+
+
+@pytest.fixture(scope="package")  # its event loop runs until the fixture ends, and no other one may run meanwhile
+def browser() -> Iterator[Browser]:
+    program = next(filter(None, map(shutil.which, PROGRAMS)), None)
+    assert program is not None, "no Chromium was found: run tests/servers/install.sh"
+    with sync_playwright() as playwright:
+        # Nothing but this machine is ever looked up.
+        rules = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
+        found = playwright.chromium.launch(executable_path=program, args=[rules, "--disable-gpu"])
+        yield found
+        found.close()
+
+
+@dataclass
+class Watched:
+    """What pages did that they may not."""
+
+    origin: str
+    foreign: list[str] = field(default_factory=list)
+    secrets: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+    def request(self, request: Request) -> None:
+        if request.url.startswith("data:"):
+            return
+        if not request.url.startswith(f"{self.origin}/"):
+            self.foreign.append(request.url)
+        if canary.CANARY in request.url:
+            self.secrets.append(request.url)
+
+    def console(self, message: ConsoleMessage) -> None:
+        # A refused or failed request is logged by the browser itself: the console shows these to its reader.
+        if message.type == "error" and "Failed to load resource" not in message.text:
+            self.errors.append(message.text)
+
+    def check(self, pages: list[Page]) -> None:
+        violations = [each for page in pages if not page.is_closed() for each in page.evaluate("window.violations")]
+        assert (violations, self.foreign, self.secrets, self.errors) == ([], [], [], [])
+
+
+@pytest.fixture(scope="session")
+def something(served: Served) -> str:
+    """A gateway that somebody works with; the id of a message that waits."""
+    for name in ("orders", "orders.dead", "invoices-2026", "shipments"):
+        served.queue(name)
+    served.call("PUT", "/v1/endpoints/warehouse", {"url": served.receiver.url})
+    served.call("PUT", "/v1/endpoints/partner", {"url": served.receiver.url})
+    served.call("POST", "/v1/endpoints/partner:pause")
+    settings = {"broker": BROKER, "queue": "shipments", "push": "warehouse"}
+    served.call("PUT", "/v1/subscriptions/shipping", settings)
+    served.call("PUT", "/v1/subscriptions/partners", {"broker": BROKER, "queue": "orders", "push": "partner"})
+    target = {"broker": "local-0-10", "exchange": "", "routing_key": "orders.dead"}
+    served.call(
+        "PUT", "/v1/bridges/to-0-10", {"source": {"broker": BROKER, "queue": "invoices-2026"}, "target": target}
+    )
+    for number in range(20):
+        served.publish("shipments", {"parcel": number}, properties={"message_id": f"parcel-{number}"})
+        served.publish("invoices-2026", {"invoice": number})
+    served.publish("orders", "later", delay_seconds=3600)
+    return served.publish("orders", {"order": 1}, properties={"message_id": "order-1", "type": "order"})
+
+
+Open = Callable[..., Page]
+
+
+@pytest.fixture
+def open_console(browser: Browser, served: Served) -> Iterator[Open]:
+    """``open_console("queues", client="root", width=1280, theme="light")``: a page, logged in."""
+    watched = Watched(served.url)
+    contexts: list[BrowserContext] = []
+    pages: list[Page] = []
+
+    def make(
+        path: str = "", *, client: str = "root", width: int = 1280, height: int = 860, theme: str = "light"
+    ) -> Page:
+        context = browser.new_context(
+            viewport={"width": width, "height": height}, color_scheme="dark" if theme == "dark" else "light"
+        )
+        context.set_default_timeout(PATIENCE)
+        context.add_init_script(WATCH)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("request", watched.request)
+        page.on("console", watched.console)
+        page.on("pageerror", lambda error: watched.errors.append(str(error)))
+        pages.append(page)
+        page.goto(f"{served.url}/console#/{path}")
+        if client:
+            page.get_by_label("API key or token").fill(key_of(client))
+            page.get_by_role("button", name="Log in").click()
+            page.locator("dialog").wait_for(state="detached")
+            page.locator("main h1").wait_for()
+        return page
+
+    yield make
+    watched.check(pages)
+    for context in contexts:
+        context.close()
+
+
+def wait_until(what: Callable[[], Any], page: Page) -> Any:
+    """Ask until there is something."""
+    for _ in range(PATIENCE // 100):
+        if found := what():
+            return found
+        page.wait_for_timeout(100)
+    raise AssertionError("it did not happen")
+
+
+def as_json(text: str) -> Any:
+    """What a page shows as JSON."""
+    return json.loads(text)
+
+
+__all__ = ["BROKER", "Open", "Path", "Served", "key_of", "wait_until"]

@@ -1,0 +1,267 @@
+"""What a person does in the console, each as it is done there: with a mouse, a keyboard, or a link."""
+
+from __future__ import annotations
+
+import re
+
+from playwright.sync_api import expect
+
+from tests.console.conftest import BROKER, Open, Served, key_of, wait_until
+
+
+def test_1_sees_what_is_wrong_and_why(open_console: Open, served: Served) -> None:
+    served.queue("overview")
+    served.call("PUT", "/v1/subscriptions/watched", {"broker": BROKER, "queue": "overview"})
+    served.call("POST", "/v1/subscriptions/watched:pause")
+    page = open_console()
+    trouble = page.locator(".troubles li", has_text="watched")
+    expect(trouble).to_contain_text("paused")
+    trouble.get_by_role("link").click()
+    expect(page.locator("h1")).to_have_text("watched")
+    page.get_by_role("button", name="Resume").click()
+    expect(page.locator(".lead .state")).to_have_text("active")
+
+
+def test_2_finds_a_queue_by_three_letters(open_console: Open, served: Served) -> None:
+    served.queue("billing-eu")
+    served.queue("billing-us")
+    served.publish("billing-eu", "one")
+    page = open_console()
+    page.keyboard.press("g")
+    page.keyboard.press("q")
+    page.get_by_role("region", name="Queues").wait_for()
+    page.keyboard.press("/")
+    page.keyboard.type("g-e")
+    row = page.locator("tbody tr", has_text="billing-eu").first
+    expect(row).to_contain_text("1")
+    expect(page.locator("tbody")).not_to_contain_text("billing-us")
+    assert "q=g-e" in page.url
+    row.get_by_role("link").click()
+    expect(page.locator("h1")).to_have_text("billing-eu")
+    expect(page.locator(".tile").first).to_contain_text("1")
+
+
+def test_3_looking_into_a_queue_takes_nothing(open_console: Open, served: Served) -> None:
+    served.queue("looked-at")
+    served.publish("looked-at", "here")
+    page = open_console(f"queues/{BROKER}/looked-at")
+    expect(page.locator("main")).to_contain_text("the console takes none")
+    page.get_by_role("link", name="Messages published to this queue").click()
+    page.locator("tbody a").first.click()
+    expect(page.locator(".story")).to_contain_text("confirmed")
+    assert served.call("GET", f"/v1/brokers/{BROKER}/queues/looked-at")["messages"] == 1
+
+
+def test_4_publishes_a_message_and_another_like_it(open_console: Open, served: Served) -> None:
+    served.queue("typed")
+    page = open_console(f"publish?broker={BROKER}&routing_key=typed")
+    page.get_by_label("Body", exact=True).fill('{"total": 3}')
+    page.get_by_label("Properties (JSON)").fill('{"message_id": "typed-1"')
+    expect(page.locator(".wrong")).to_contain_text("not JSON")
+    page.get_by_label("Properties (JSON)").fill('{"message_id": "typed-1"}')
+    page.get_by_role("button", name="Publish", exact=True).click()
+    expect(page.locator(".result")).to_contain_text("The broker has it")
+    page.get_by_role("link", name="its story").click()
+    page.get_by_role("button", name="Publish one like it").click()
+    expect(page.get_by_label("Properties (JSON)")).to_have_value(re.compile("typed-1"))
+    page.get_by_role("button", name="Publish", exact=True).click()
+    expect(page.locator(".result")).to_contain_text("The broker has it")
+    assert served.call("GET", f"/v1/brokers/{BROKER}/queues/typed")["messages"] == 2
+
+
+def test_4_a_mistake_stands_beside_its_field(open_console: Open, served: Served) -> None:
+    page = open_console(f"publish?broker={BROKER}&routing_key=nowhere-at-all")
+    page.get_by_label("Body", exact=True).fill("kept")
+    page.get_by_role("button", name="Publish", exact=True).click()
+    expect(page.get_by_role("alert")).to_contain_text("queue")
+    expect(page.get_by_label("Body", exact=True)).to_have_value("kept")
+
+
+def test_5_finds_a_message_by_its_publishers_id_and_by_its_own(open_console: Open, served: Served) -> None:
+    served.queue("found")
+    id = served.publish("found", "x", properties={"message_id": "order-4711"}, headers={"order": "4711"})
+    page = open_console("messages")
+    page.get_by_label("Id of the gateway").fill("order-4711")
+    page.get_by_role("button", name="Find").click()
+    page.locator("tbody a").first.click()
+    expect(page.locator("h1")).to_have_text(id)
+    page.goto(f"{served.url}/console#/messages?header=order%3D4711")
+    page.reload()
+    page.get_by_label("API key or token").fill(key_of("root"))
+    page.get_by_role("button", name="Log in").click()
+    expect(page.locator("tbody tr")).to_have_count(1)
+
+
+def test_6_answers_why_it_is_stuck_and_helps(open_console: Open, served: Served) -> None:
+    served.queue("stuck")
+    served.call("PUT", "/v1/endpoints/stuck", {"url": served.receiver.url})
+    served.call("POST", "/v1/endpoints/stuck:pause")
+    served.call("PUT", "/v1/subscriptions/stuck", {"broker": BROKER, "queue": "stuck", "push": "stuck"})
+    id = served.publish("stuck", "waits")
+    page = open_console(f"messages/{id}")
+    expect(page.locator(".why")).to_contain_text("The endpoint stuck")
+    page.get_by_role("button", name="Resume stuck").click()
+    expect(page.locator(".story")).to_contain_text("acknowledged")
+
+
+def dead_letters(served: Served, name: str, count: int) -> list[str]:
+    """Subscription and queue of that name, with so many dead letters."""
+    served.queue(name)
+    served.call("PUT", f"/v1/subscriptions/{name}", {"broker": BROKER, "queue": name, "lease": "ledger"})
+    for number in range(count):
+        served.publish(name, f"dead {number}")
+    ids: list[str] = []
+    while len(ids) < count:
+        body = {"max_messages": count, "wait_seconds": 5}
+        found = served.call("POST", f"/v1/subscriptions/{name}:pull", body)["messages"]
+        ids += [each["ack_id"] for each in found]
+    served.call("POST", f"/v1/subscriptions/{name}:reject", {"ack_ids": ids, "reason": "cannot be read"})
+    return ids
+
+
+def dead_of(served: Served, name: str) -> int:
+    found = served.call("GET", f"/v1/deliveries?state=dead&subscription={name}")["deliveries"]
+    return len(found)
+
+
+def test_7_redrives_dead_letters_one_some_and_all(open_console: Open, served: Served) -> None:
+    dead_letters(served, "invoices", 6)
+    page = open_console("dead?subscription=invoices")
+    expect(page.locator(".tile")).to_contain_text("rejected")
+    expect(page.locator(".tile")).to_contain_text("6")
+    page.locator("tbody a").first.click()
+    expect(page.locator(".body pre")).to_contain_text("dead 5")
+    page.get_by_role("button", name="Redrive").click()
+    wait_until(lambda: dead_of(served, "invoices") == 5, page)
+    page.goto(f"{served.url}/console#/dead?subscription=invoices")
+    expect(page.locator("tbody tr")).to_have_count(5)
+    for box in page.locator("tbody input[type=checkbox]").all()[:2]:
+        box.check()
+    page.locator(".selection").get_by_role("button", name="Redrive").click()
+    expect(page.locator("dialog")).to_contain_text("2 of 2")
+    page.get_by_role("button", name="Close").click()
+    wait_until(lambda: dead_of(served, "invoices") == 3, page)
+    page.get_by_role("button", name="Redrive all").click()
+    expect(page.locator("dialog")).to_contain_text("3 dead letters of invoices")
+    page.locator("dialog").get_by_role("button", name="Redrive").click()
+    expect(page.locator("dialog")).to_contain_text("3 of 3")
+    wait_until(lambda: dead_of(served, "invoices") == 0, page)
+
+
+def test_7_deleting_all_needs_the_name(open_console: Open, served: Served) -> None:
+    dead_letters(served, "doomed", 2)
+    page = open_console("dead?subscription=doomed")
+    page.get_by_role("button", name="Delete all").click()
+    button = page.locator("dialog").get_by_role("button", name="Delete")
+    expect(button).to_be_disabled()
+    page.get_by_label("To confirm, type").fill("doomed")
+    button.click()
+    wait_until(lambda: dead_of(served, "doomed") == 0, page)
+
+
+def test_8_watches_a_bridge_and_steers_it(open_console: Open, served: Served) -> None:
+    served.queue("old")
+    served.queue("new")
+    page = open_console("bridges/new")
+    page.get_by_label("Name*").fill("move-old")
+    page.locator("#field-source-broker").fill(BROKER)
+    page.locator("#field-source-queue").fill("old")
+    page.locator("#field-target-broker").fill("no-such-broker")
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("alert").first).to_contain_text("no-such-broker")
+    page.locator("#field-target-broker").fill("local-0-10")
+    page.locator("#field-target-routing-key").fill("new")
+    expect(page.locator(".same")).to_contain_text("[bridges.move-old.source]")
+    page.get_by_role("button", name="Save").click()
+    expect(page.locator(".lead .state")).to_have_text("running")
+    served.publish("old", "across")
+    expect(page.locator(".facts div", has_text="Forwarded")).to_contain_text("1")
+    page.get_by_role("button", name="Pause", exact=True).click()
+    expect(page.locator(".lead .state")).to_have_text("paused")
+    page.get_by_role("button", name="Compare by the ledger").click()
+    expect(page.locator("main")).to_contain_text("Both sides are equal.")
+    page.get_by_role("button", name="Delete").click()
+    page.get_by_label("To confirm, type").fill("move-old")
+    page.locator("dialog").get_by_role("button", name="Delete").click()
+    expect(page.locator("h1")).to_have_text("Bridges")
+
+
+def test_9_sees_an_endpoints_attempts_tests_it_and_rotates_its_key(open_console: Open, served: Served) -> None:
+    served.queue("pushed")
+    served.call("PUT", "/v1/endpoints/hook", {"url": served.receiver.url})
+    served.call("PUT", "/v1/subscriptions/pushed", {"broker": BROKER, "queue": "pushed", "push": "hook"})
+    served.publish("pushed", "to the hook")
+    page = open_console("endpoints/hook")
+    page.get_by_role("button", name="Send a test").click()
+    expect(page.locator(".result")).to_contain_text("204")
+    attempts = page.get_by_role("region", name="Last attempts")
+    expect(attempts).to_contain_text("acknowledged")
+    page.get_by_role("button", name="Rotate keys").click()
+    page.locator("dialog").get_by_role("button", name="Rotate keys").click()
+    expect(page.locator(".result")).to_contain_text("whsec_")
+    page.get_by_role("button", name="Dry run").click()
+    expect(page.locator("main")).to_contain_text("would be sent")
+
+
+def test_10_schedules_a_message_and_cancels_it(open_console: Open, served: Served) -> None:
+    served.queue("later")
+    page = open_console(f"publish?broker={BROKER}&routing_key=later")
+    page.get_by_label("Body", exact=True).fill("tomorrow")
+    page.get_by_label("Delay in seconds").fill("86400")
+    page.get_by_role("button", name="Publish later").click()
+    expect(page.locator(".result")).to_contain_text("The ledger has it.")
+    page.locator(".result").get_by_role("link").click()
+    row = page.locator("tbody tr", has_text="later")
+    expect(row).to_contain_text("scheduled")
+    row.get_by_role("button", name="Cancel").click()
+    page.locator("dialog").get_by_role("button", name="Cancel").last.click()
+    expect(page.locator("tbody tr", has_text="later")).to_have_count(0)
+
+
+def test_11_creates_and_changes_a_subscription(open_console: Open, served: Served) -> None:
+    served.queue("formed")
+    page = open_console("subscriptions/new")
+    page.get_by_label("Name*").fill("formed")
+    page.locator("#field-broker").fill(BROKER)
+    page.locator("#field-queue").fill("formed")
+    page.locator("summary", has_text="More settings").click()
+    page.locator("#field-max-deliveries").fill("3")
+    page.get_by_role("button", name="Save").click()
+    expect(page.locator("form .wrong, form .problem").first).to_contain_text("lease")
+    page.locator("#field-lease").select_option("ledger")
+    page.get_by_role("button", name="Save").click()
+    expect(page.locator("h1")).to_have_text("formed")
+    page.get_by_role("link", name="Edit").click()
+    page.locator("summary", has_text="More settings").click()
+    page.locator("#field-max-deliveries").fill("5")
+    page.get_by_role("button", name="Save").click()
+    expect(page.locator("h1")).to_have_text("formed")
+    assert served.call("GET", "/v1/subscriptions/formed")["max_deliveries"] == 5
+
+
+def test_12_makes_and_revokes_a_key_and_reads_who_did_it(open_console: Open, served: Served) -> None:
+    page = open_console("keys")
+    page.get_by_role("button", name="Make a key").click()
+    page.locator("#key-client").fill("night-shift")
+    page.locator("#key-scopes").fill("nonsense")
+    page.locator("dialog").get_by_role("button", name="Make a key").click()
+    expect(page.locator("dialog").get_by_role("alert").first).to_contain_text("nonsense")
+    page.locator("#key-scopes").fill("history")
+    page.locator("dialog").get_by_role("button", name="Make a key").click()
+    secret = page.locator(".secret code").inner_text()
+    page.get_by_role("button", name="I have it").click()
+
+    other = open_console(client="")
+    other.get_by_label("API key or token").fill(secret)
+    other.get_by_role("button", name="Log in").click()
+    expect(other.get_by_role("navigation", name="Views")).to_contain_text("Messages")
+
+    row = page.locator("tbody tr", has_text="night-shift")
+    row.get_by_role("button", name="Revoke").click()
+    page.get_by_label("To confirm, type").fill("night-shift")
+    page.locator("dialog").get_by_role("button", name="Revoke").click()
+    expect(row).to_contain_text("revoked")
+    expect(other.locator("dialog")).to_contain_text("no longer counts")
+
+    page.goto(f"{served.url}/console#/audit?action=revoke_key")
+    expect(page.locator("tbody tr").first).to_contain_text("root")
