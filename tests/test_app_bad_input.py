@@ -303,7 +303,7 @@ class TestFarEnds:
                 for version in VERSIONS:
                     name = f"brokers.{hostile(script, version)}"
                     settings[f"{name}.url"] = f"amqp://guest:guest@127.0.0.1:{port}/?version={version}"
-                    settings[f"{name}.connect_timeout"] = 2.0
+                    settings[f"{name}.connect_timeout"] = 5.0
                     settings[f"{name}.reconnect_max"] = 1.0
             yield settings
 

@@ -12,7 +12,7 @@ import pytest
 
 from gateway.bridges.items import BridgeDelivery
 from gateway.core import deduplicator
-from gateway.core.deduplicator import Deduplicator, Judgement, PullMemory, judge
+from gateway.core.deduplicator import ChannelMemory, Deduplicator, Judgement, PullMemory, judge
 from gateway.ledger import Seen
 from gateway.message import Message
 
@@ -192,3 +192,27 @@ async def test_each_case_through_the_deduplicator(
     assert (item in found.known) is (expected is Judgement.KNOWN)
     assert item.resent is (resent or expected is Judgement.POSSIBLE)
     assert (item.id == b"m" * 16) is (expected is Judgement.KNOWN)
+
+
+# ------------------------------------------------------------------------------------------ what a channel has brought
+
+
+ONE, OTHER = b"1" * 32, b"2" * 32
+
+
+def test_two_bodies_under_one_id_are_two_messages() -> None:
+    brought, channel = ChannelMemory(), object()
+    brought.begin(channel)
+    brought.add(channel, "id", ONE)
+    assert brought.has(channel, "id", ONE, 0)
+    assert not brought.has(channel, "id", OTHER, 0)
+
+
+def test_another_channel_has_brought_nothing() -> None:
+    brought, channel = ChannelMemory(), object()
+    brought.begin(channel)
+    brought.add(channel, "id", ONE)
+    brought.begin(object())
+    assert not brought.has(channel, "id", ONE, 0)
+    brought.begin(channel)
+    assert not brought.has(channel, "id", ONE, 0), "it is a new one since"
