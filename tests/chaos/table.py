@@ -151,7 +151,7 @@ EXPERIMENTS: Final = (
             _tests(
                 "statuses and schedule",
                 "webhooks/test_schedule.py::test_what_a_status_means",
-                "webhooks/test_schedule.py::test_every_status_has_a_meaning",
+                "webhooks/test_schedule.py::test_what_a_status_means",
                 "webhooks/test_schedule.py::test_each_attempt_is_within_its_jitter_and_uses_all_of_it",
                 "webhooks/test_push_in_time.py::test_attempts_follow_the_schedule_within_its_jitter",
                 "webhooks/test_push_in_time.py::test_retry_after_moves_the_next_attempt_back_and_pauses_the_endpoint",
