@@ -23,7 +23,7 @@ PUBLISH = "/v1/brokers/fake/exchanges/amq.default:publish"
 
 
 def path_of(template: str) -> str:
-    return template.format(asset="start.js")
+    return template.format(asset="console.js" if template.startswith("/console") else "start.js")
 
 
 @pytest.mark.parametrize("route", [route for route in ROUTES if route.scope is Scope.NONE], ids=lambda r: r.operation)

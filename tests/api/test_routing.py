@@ -69,8 +69,8 @@ def test_not_found(method: str, path: str, code: str) -> None:
 @pytest.mark.parametrize(
     ("path", "said"),
     [
-        ("/v1/queues", "no resource at /v1/queues; below /v1 there is admin, bridges, brokers, "),
-        ("/v2", "no resource at /v2; below / there is .well-known, docs, openapi.json, v1"),
+        ("/v1/queues", "no resource at /v1/queues; below /v1 there is admin, audit, bridges, brokers, "),
+        ("/v2", "no resource at /v2; below / there is .well-known, console, docs, openapi.json, v1"),
         ("/v1/brokers/b/queue", f"no resource at /v1/brokers/b/queue; below /v1/brokers/b there is {BELOW}; {SLASH}"),
         ("/v1/brokers/b/queues/a/b", f"no resource at /v1/brokers/b/queues/a/b; {SLASH}"),
         ("/v1/brokers/b:prove", f"no verb 'prove' at this resource, which has probe; {COLON}"),
