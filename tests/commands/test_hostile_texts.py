@@ -190,7 +190,7 @@ def arguments(verb: str, tmp_path: Path) -> list[str]:
     found = verb.split()
     for parameter in command.params:
         if isinstance(parameter, click.Argument) and parameter.required:
-            name = "x"
+            name = "1" if parameter.type is click.INT else "x"
             if parameter.name == "file":
                 file = tmp_path / "x.json"
                 file.write_text('{"url": "https://x.example/", "broker": "b", "queue": "q"}', encoding="utf-8")
