@@ -66,14 +66,14 @@ SEEDS: Final[Mapping[str, tuple[int, str]]] = {
     "a publish is answered before its confirm": (7, "lost"),
     "a delivery is acknowledged before the ledger's commit": (40, "lost"),
     "what is sent again has no mark": (50, "out in two leases at once"),
-    "the answer under a key is forgotten": (12, "repeats without a mark"),
+    "the answer under a key is forgotten": (15, "repeats without a mark"),
     "what is in doubt is not taken over": (261, "rows of obligations"),
     "a branch is prepared before its confirms are there": (135, "unsettled"),
     "an outcome that was not recorded is forgotten": (164, "rows of obligations"),
     "messages with a key are handed out in any order": (54, "published before it with its key"),
     "a tap acknowledges before the log has a message": (106, "lost"),
 }
-"""Defect -> a seed whose world shows it, and a word of the problem."""
+"""Defect -> the seed of the world that is tried first, and a word of the problem that it shows."""
 
 
 @contextmanager
