@@ -10,6 +10,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SPARK := $(VENV)/.installed-spark
 RUNS := $(VENV)/.installed-run
+SITE := $(VENV)/.installed-site
 
 # The first Python that is new enough; a version manager's shim may exist and still not run, so each is asked.
 FIND_PYTHON = for python in $${PYTHON:-} python3 python3.13 python3.12 python3.11 python3.14; do \
@@ -20,7 +21,7 @@ export UV_SYSTEM_CERTS := 1
 export UV_PYTHON_DOWNLOADS := never
 export UV_PROJECT_ENVIRONMENT := $(CURDIR)/$(VENV)
 
-.PHONY: help install lock run check test test-all test-spark test-deploy test-supply chaos schemathesis licences sbom release-files audit faults attack simulate mutants fuzz fuzz-guided bench bench-compare bench-spark pipeline-demo style types layers docs
+.PHONY: help install lock run check test test-all test-spark test-deploy test-supply chaos schemathesis licences sbom release-files audit faults attack simulate mutants fuzz fuzz-guided bench bench-compare bench-spark pipeline-demo style types layers docs docs-site
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/make \1\t\2/' | expand -t 16
@@ -55,6 +56,10 @@ $(SPARK): $(STAMP)
 	@$(BIN)/uv sync --locked --quiet --inexact --extra spark
 	@touch $@
 
+$(SITE): $(STAMP)
+	@$(BIN)/uv sync --locked --quiet --inexact --group site
+	@touch $@
+
 lock:  ## write uv.lock anew after a change of the dependencies
 	@test -x $(BIN)/uv || { echo "make: run make install first" >&2; exit 1; }
 	$(BIN)/uv lock
@@ -70,7 +75,7 @@ test: $(SPARK)  ## each test once, on RabbitMQ 4.0 and Broker-J, 0-8 on RabbitMQ
 	@tests/servers/install.sh
 	@exec $(BIN)/python tests/suites.py
 
-test-all: $(SPARK)  ## that, RabbitMQ 4.3, and the long suites: Spark, chart, release tools; at most 80 minutes
+test-all: $(SPARK) $(SITE)  ## that, RabbitMQ 4.3, and the long suites: Spark, chart, release tools; at most 80 minutes
 	@tests/servers/install.sh
 	@tests/deploy/install.sh
 	@tests/supply/install.sh
@@ -164,3 +169,6 @@ docs: $(SPARK)  ## write the generated tables of docs/, and the schema of the ch
 	@$(BIN)/python deploy/helm/generate.py
 	@$(BIN)/python deploy/helm/dashboards.py
 	@exec $(BIN)/python docs/generate.py
+
+docs-site: $(SITE)  ## the documentation as a site with search, for a browser without a network: dist/site/index.html
+	@exec $(BIN)/python deploy/site/build.py dist/site

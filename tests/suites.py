@@ -185,6 +185,7 @@ SUITES = (
     Suite("console-looks", ("console/test_looks.py",), share=0.8, tier="all"),
     Suite("commands", ("commands", "examples/test_curl_and_python.py"), servers=True, share=0.5),
     Suite("examples", ("examples/test_other_languages.py",), share=0.5, tier="all"),
+    Suite("site", ("site",), tier="all"),
     Suite("doctor", ("doctor",), servers=True, share=0.5),
     Suite("supply", ("supply/test_[!t]*.py",)),
     Suite("deploy", ("deploy/test_[!p]*.py",), tier="all"),

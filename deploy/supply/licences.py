@@ -57,6 +57,28 @@ STATED: Mapping[str, str] = {
     "trove-classifiers": "Apache-2.0",  # as hatchling
     "uv": "MIT OR Apache-2.0",  # installs the rest
     "uvloop": "MIT OR Apache-2.0",  # its two files
+    # Only where the documentation is made a site:
+    "accessible-pygments": "BSD-3-Clause",
+    "alabaster": "BSD-3-Clause",
+    "babel": "BSD-3-Clause",
+    "beautifulsoup4": "MIT",
+    "docutils": "BSD-2-Clause",  # most of it is in the public domain
+    "furo": "MIT",
+    "imagesize": "MIT",
+    "jinja2": "BSD-3-Clause",
+    "mdit-py-plugins": "MIT",
+    "myst-parser": "MIT",
+    "roman-numerals": "0BSD OR CC0-1.0",
+    "snowballstemmer": "BSD-3-Clause",
+    "soupsieve": "MIT",
+    "sphinx": "BSD-2-Clause",
+    "sphinx-basic-ng": "MIT",
+    "sphinxcontrib-applehelp": "BSD-2-Clause",
+    "sphinxcontrib-devhelp": "BSD-2-Clause",
+    "sphinxcontrib-htmlhelp": "BSD-2-Clause",
+    "sphinxcontrib-jsmath": "BSD-2-Clause",
+    "sphinxcontrib-qthelp": "BSD-2-Clause",
+    "sphinxcontrib-serializinghtml": "BSD-2-Clause",
 }
 """Package -> licence, where metadata do not say it, or where it is not installed everywhere."""
 SPELLED: Mapping[str, str] = {
