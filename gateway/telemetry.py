@@ -343,14 +343,14 @@ class Metrics:
         )
         self.front_bytes = gauge(
             "front_bytes",
-            "Bytes of messages at a front: unconfirmed (published, without the broker's answer), or held (for clients "
-            "that may not have them yet)",
+            "Bytes of messages at a front: unconfirmed (published, without the broker's answer), held (for clients "
+            "that may not have them yet), or stored (in the ledger, for a broker that is away)",
             ("front", "state"),
         )
         self.front_publishes = counter(
             "front_publishes",
-            "Publishes of clients of a front, by outcome. resent: sent again after a loss, marked. lost: refused, and "
-            "the client has not asked to hear of that",
+            "Publishes of clients of a front, by outcome. stored: kept in the ledger for the broker. resent: sent again "
+            "after a loss, marked. lost: refused, and the client has not asked to hear of that",
             ("front", "outcome"),
         )
         self.front_deliveries = counter(

@@ -69,6 +69,10 @@ class FrontView(Output, omit_defaults=False):
     """Rule -> requests that it rewrote."""
     refusals: list[FrontRefusal]
     logins_refused: int
+    store: str
+    """Where publishes go while the broker is away: nowhere (`never`), or to the ledger (`when-down`)."""
+    stored_bytes: int
+    """Of publishes that wait in the ledger for a broker, now."""
     unconfirmed_bytes: int
     """Of publishes without the broker's answer, now."""
     held_bytes: int
@@ -189,6 +193,8 @@ def _front(front: Front) -> FrontView:
             for (operation, code), number in sorted(counts.refused_operations.items())
         ],
         logins_refused=counts.logins_refused,
+        store=settings.store,
+        stored_bytes=counts.stored_bytes,
         unconfirmed_bytes=counts.unconfirmed_bytes,
         held_bytes=counts.held_bytes,
     )

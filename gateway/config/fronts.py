@@ -76,6 +76,16 @@ class FrontSettings(Settings, frozen=True):
     at more."""
     message_max: Annotated[int, Meta(ge=1_024, le=1 << 30)] = 16 << 20
     """Largest message body, in bytes."""
+    store: Literal["never", "when-down"] = "never"
+    """Where publishes go while the broker is away. ``never``: publishers wait. ``when-down``: to the ledger, which
+    confirms them and sends them when the broker is back. Needs ``login = "gateway"``."""
+    store_bytes: Annotated[int, Meta(ge=1 << 16)] = 1 << 30
+    """Most bytes of messages in the ledger that wait for the broker."""
+    store_seconds: Seconds = 86_400.0
+    """How long a stored publish may wait before nothing more is stored; 0: for ever."""
+    store_full: Literal["wait", "refuse"] = "wait"
+    """What becomes of further publishes when nothing more is stored. ``wait``: nothing is read from the publisher.
+    ``refuse``: it is told so (nack, or 506)."""
     connections: Annotated[int, Meta(ge=1, le=1_000_000)] = 4_096
     """Most clients at once."""
     connections_per_address: Annotated[int, Meta(ge=1, le=1_000_000)] = 1_024
@@ -98,6 +108,8 @@ def check_front(front: FrontSettings) -> str | None:
     if (wrong := _check_tls(front.tls)) is not None:
         return wrong
     if front.login == "pass":
+        if front.store != "never":
+            return "store: the ledger's publishes go out with the gateway's own login. Use login = 'gateway'."
         if front.users:
             return "users: with login = 'pass' the broker has the users. Remove them here, or use login = 'gateway'."
         if front.virtual_hosts:

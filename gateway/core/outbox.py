@@ -179,9 +179,10 @@ class Outbox:
     # --------------------------------------------------------------------------------------------- taking
 
     async def put(
-        self, upstream: Upstream, exchange: str, messages: Sequence[Publication], client: str
+        self, upstream: Upstream, exchange: str, messages: Sequence[Publication], client: str, origin: str = "http"
     ) -> list[PublishOutcome]:
         """Take messages to be published later; when it returns, they are durable. One result each, in order.
+        ``origin``: by which way they came.
 
         Raises:
             LedgerUnavailable, EntriesRefused: none was taken.
@@ -192,7 +193,7 @@ class Outbox:
         if not taken:
             return results
         try:
-            rows, entries = self._rows(upstream, exchange, [item for item, _ in taken], client)
+            rows, entries = self._rows(upstream, exchange, [item for item, _ in taken], client, origin)
             await self._ledger.outbox.put(rows, entries)
         except EntriesRefused as error:
             for index, why in error.refused.items():
@@ -267,7 +268,7 @@ class Outbox:
         return results
 
     def _rows(
-        self, upstream: Upstream, exchange: str, messages: Sequence[Publication], client: str
+        self, upstream: Upstream, exchange: str, messages: Sequence[Publication], client: str, origin: str = "http"
     ) -> tuple[list[Promised], list[LogEntry]]:
         at = clock.now_ns() // 1000
         name, version = upstream.name, version_name(upstream)
@@ -276,6 +277,8 @@ class Outbox:
             detail: dict[str, Any] = {"not_before": moment(item.not_before)} if item.not_before else {}
             if not item.mandatory:
                 detail["mandatory"] = False
+            if item.resent:
+                detail["resent"] = True
             rows.append(
                 Promised(
                     message_id=item.id,
@@ -289,7 +292,7 @@ class Outbox:
                     client=client,
                 )
             )
-            message = describe(name, version, exchange, item, client, "http")
+            message = describe(name, version, exchange, item, client, origin)
             entries.append(LogEntry(item.id, EventKind.SCHEDULED, at, name, version, detail or None, message))
         return rows, entries
 

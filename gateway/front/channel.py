@@ -20,7 +20,7 @@ from gateway.front.refusals import refusal_of, refused
 from gateway.operations import Settlement
 
 if TYPE_CHECKING:
-    from gateway.front.client import FrontClient
+    from gateway.front.client import FrontClient, PublishLane
 
 
 class UpstreamChannel(Protocol):
@@ -109,10 +109,14 @@ class FrontChannel:
         kind = type(operation)
         if kind in LOCAL:
             return True
-        link = self.client.link
-        if not link.is_up or not link.writable:
+        link, lane = self.client.link, self.client.lane
+        if not link.is_up:
+            return lane is not None and self._may_store(operation, lane)
+        if not link.writable:
             return False
         if kind is operations.Publish:
+            if lane is not None and not lane.is_drained:
+                return False  # what is stored goes first
             return self.takes_publishes and link.blocked is None and self.client.may_publish(self)
         if kind is operations.Cancel:
             # RabbitMQ's channel dies of a cancel that comes before its consume-ok, and the connection with it.
@@ -121,6 +125,16 @@ class FrontChannel:
                 return False
             return consumer is None or consumer.is_running or consumer.waiting is not None
         return kind not in QUERIES or all(type(request) is operations.Publish for request in self.sent.values())
+
+    def _may_store(self, operation: Any, lane: PublishLane) -> bool:
+        """Whether a request can be carried out without an upstream, by a front that stores publishes."""
+        if self.up is not None:
+            return False  # the loss is not dealt with yet
+        if type(operation) is operations.Publish:
+            return self.client.may_publish(self) and lane.may_store(self, operation)
+        if type(operation) is operations.SelectConfirm:
+            return not self.is_transacted and not self.sent
+        return type(operation) is operations.Settle and not self.is_transacted
 
     def take(self, operation: Any) -> None:
         """Carry out a request of the client."""

@@ -23,7 +23,7 @@ from gateway.front.rules import Rule
 from gateway.front.target import Target
 from gateway.front.topology import Topology
 from gateway.limits import BrokerLimits
-from gateway.operations import Close, Closed, Operation, Request
+from gateway.operations import Close, Closed, Operation, Publish, Request
 from gateway.protocol import VersionRules
 from gateway.session import Session
 from gateway.versions import protocol_of
@@ -89,6 +89,29 @@ class UpstreamLink(Protocol):
         """The client has gone. ``left`` is called when its exclusive queues are deleted."""
 
 
+class PublishLane(Protocol):
+    """Where publishes of a client go while the broker is away."""
+
+    @property
+    def is_drained(self) -> bool:
+        """The broker has all that was stored."""
+
+    def may_store(self, channel: FrontChannel, request: Publish) -> bool:
+        """Whether a publish may be stored now, while the broker is away."""
+
+    def may_keep(self, channel: FrontChannel, request: Publish) -> bool:
+        """Whether a publish is one that can be stored at all."""
+
+    def full(self) -> str:
+        """Why nothing more is stored; empty: there is room."""
+
+    def add(self, channel: FrontChannel, request: Publish, resent: bool) -> None:
+        """Store a publish. ``resent``: the broker may have it."""
+
+    def leave(self, client: FrontClient) -> None:
+        """The client is gone."""
+
+
 class ClientHost(Protocol):
     """What a client asks its front."""
 
@@ -133,6 +156,9 @@ class ClientHost(Protocol):
 
     def link_for(self, client: FrontClient) -> UpstreamLink: ...
 
+    def lane_for(self, client: FrontClient) -> PublishLane | None:
+        """Where its publishes go while the broker is away; None: they wait."""
+
     def principal_of(self, user: str) -> Principal: ...
 
     def broker_of(self, virtual_host: str) -> str: ...
@@ -163,6 +189,7 @@ class FrontClient:
         self.virtual_host = "/"
         self.broker = ""
         self.link: UpstreamLink
+        self.lane: PublishLane | None = None
         self.memory = host.memory
         self.counts = host.counts
         self.prefetch_max = host.prefetch_max
@@ -265,6 +292,8 @@ class FrontClient:
         self._count_held(0)
         if self.open:
             self.open = False
+            if self.lane is not None:
+                self.lane.leave(self)
             queues = list(self.exclusive)
             self.link.leave(self, queues, self._left)
         else:
@@ -309,6 +338,7 @@ class FrontClient:
             self.tell(Close(0, error.reply_code, error.reply_text))
             return
         self.open = True
+        self.lane = self.host.lane_for(self)
         if self.link.blocked is not None:
             self.tell(operations.Blocked(0, self.link.blocked))
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 REASON_MAX: Final = 200
 """Longest reason in the log, in characters."""
 PUBLISHES: Final = "publishes"
-"""Publishes by outcome: ``confirmed``, ``returned``, ``refused``, ``resent`` (sent again after a loss), ``lost``
-(refused, and the client hears of no refusals)."""
+"""Publishes by outcome: ``confirmed``, ``stored`` (kept in the ledger for the broker), ``returned``, ``refused``,
+``resent`` (sent again after a loss), ``lost`` (refused, and the client hears of no refusals)."""
 DELIVERIES: Final = "deliveries"
 """Deliveries by event: ``delivered``, ``undeliverable`` (its connection cannot carry it), ``void`` (settled after the
 broker had taken it back), ``consumer_lost``."""
@@ -41,6 +41,8 @@ class FrontCounts:
         self.logins_refused = 0
         self.unconfirmed_bytes = 0
         """Of publishes without an outcome, now."""
+        self.stored_bytes = 0
+        """Of publishes that the ledger keeps for a broker that is away, now."""
         self.held_bytes = 0
         """Of deliveries that wait for their clients, now."""
         self._metrics = metrics

@@ -11,6 +11,7 @@ from gateway.config import BrokerSettings, FrontSettings
 from gateway.errors import ConfigurationError
 from gateway.front.rules import RULE_NAMES
 from gateway.front.server import Front
+from gateway.front.store import PublishLedger
 from gateway.front.users import FrontUsers
 from gateway.telemetry import Metrics
 
@@ -59,6 +60,7 @@ class Fronts:
         settings: of each front.
         brokers: those of all brokers, by name.
         metrics: where what happens is counted.
+        ledger: what keeps publishes while a broker is away; None: they wait.
     """
 
     def __init__(
@@ -66,9 +68,10 @@ class Fronts:
         settings: Mapping[str, FrontSettings],
         brokers: Mapping[str, BrokerSettings],
         metrics: Metrics | None = None,
+        ledger: PublishLedger | None = None,
     ) -> None:
         self._brokers = brokers
-        self.fronts = {name: Front(name, each, brokers, metrics) for name, each in settings.items()}
+        self.fronts = {name: Front(name, each, brokers, metrics, ledger=ledger) for name, each in settings.items()}
 
     def prepare(
         self, settings: Mapping[str, FrontSettings], brokers: Mapping[str, BrokerSettings]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway import operations
+from gateway.errors import FrameSyntaxError
 from gateway.front.counts import PUBLISHES
 from gateway.front.messages import checked, restored
 from gateway.front.refusals import refused
@@ -20,6 +22,9 @@ def publish(channel: FrontChannel, request: Any) -> None:
     client = channel.client
     channel.check(request)
     message = request.message
+    if not client.link.is_up:
+        store(channel, request)
+        return
     if request.exchange not in channel.known_exchanges and request.exchange:
         if not client.link.target.capabilities.unknown_exchange_reported:
             find_exchange(channel, request)
@@ -39,6 +44,90 @@ def publish(channel: FrontChannel, request: Any) -> None:
     size = len(request.message.body)
     channel.unconfirmed_bytes += size
     client.counts.unconfirmed(size)
+
+
+def store(channel: FrontChannel, request: Any) -> None:
+    """Have the ledger keep a publish: the broker is away."""
+    client, lane = channel.client, channel.client.lane
+    assert lane is not None, "the channel has asked it"
+    request.message = message = checked(request.message, client.user, client.is_classic)
+    _ = message.properties  # what cannot be read is refused now
+    if why := lane.full():
+        refuse(channel, request, why)
+        return
+    size = len(message.body)
+    channel.unconfirmed += 1
+    channel.unconfirmed_bytes += size
+    client.counts.unconfirmed(size)
+    lane.add(channel, request, False)
+
+
+def store_sent(channel: FrontChannel) -> None:
+    """Have the ledger keep what was published and is not confirmed: the broker is away, and newer ones are stored.
+    Where anything else is under way on the channel, publishes may need it, and all of them wait."""
+    lane = channel.client.lane
+    pending: list[Any] = [request for request in channel.sent.values() if request.serial]
+    if lane is None or not pending or lane.full():
+        return
+    for request in pending:
+        if type(request) is not operations.Publish or not lane.may_keep(channel, request):
+            return
+        try:
+            _ = request.message.properties
+        except FrameSyntaxError:  # the broker is to say what is wrong with it
+            return
+    channel.sent.clear()
+    for request in pending:
+        lane.add(channel, request, True)
+
+
+def refuse(channel: FrontChannel, request: operations.Publish, why: str) -> None:
+    """A publish cannot be kept, and its client is told."""
+    client = channel.client
+    if channel.over:
+        client.counts.publish_lost(client, request, why)
+    elif channel.confirms:
+        client.counts.add(PUBLISHES, "refused")
+        client.tell(operations.Refused(channel.number, request.serial, request.serial, 506, why))
+    else:
+        channel.refuse(request, refused(506, why))
+
+
+def stored(results: Sequence[tuple[FrontChannel, operations.Publish, str]]) -> None:
+    """The ledger has these publishes: confirm them. With a text: it cannot keep that one."""
+    channels: dict[FrontChannel, list[int]] = {}
+    for channel, request, why in results:
+        client = channel.client
+        client.now = client.host.clock()
+        serials = channels.setdefault(channel, [])
+        if not channel.over:
+            size = len(request.message.body)
+            channel.unconfirmed -= 1
+            channel.unconfirmed_bytes -= size
+            client.counts.unconfirmed(-size)
+        if why:
+            refuse(channel, request, why)
+            continue
+        client.counts.add(PUBLISHES, "stored")
+        serials.append(request.serial)
+    for channel, serials in channels.items():
+        if channel.confirms and not channel.over:
+            for first, last in _runs(serials):
+                channel.client.tell(operations.Confirmed(channel.number, first, last))
+        progress(channel)
+
+
+def _runs(serials: list[int]) -> Iterator[tuple[int, int]]:
+    """First and last of each run of numbers without a gap."""
+    first = last = 0
+    for serial in serials:
+        if serial != last + 1 or not last:
+            if last:
+                yield first, last
+            first = serial
+        last = serial
+    if last:
+        yield first, last
 
 
 def find_exchange(channel: FrontChannel, request: operations.Publish) -> None:

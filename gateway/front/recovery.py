@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway import operations
 from gateway.errors import BrokerUnavailable, LimitExceeded, LocalError
-from gateway.front import credit
+from gateway.front import credit, publishing
 from gateway.front.counts import PUBLISHES
 from gateway.front.messages import marked
 
@@ -60,6 +60,8 @@ def lost(channel: FrontChannel, hard: bool) -> None:
             serial = next((request.serial for request in channel.sent.values() if request.serial), 0)
             channel.fail(541, "INTERNAL_ERROR - the broker ends the connection over what was sent here", serial)
             return
+    if not hard:
+        publishing.store_sent(channel)
     if channel.closing is not None:
         channel.close_when_safe()
 

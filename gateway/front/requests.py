@@ -77,7 +77,7 @@ def select_confirms(channel: FrontChannel, request: operations.SelectConfirm) ->
     if channel.is_transacted:
         if not channel.client.rules.confirms_in_transactions:
             raise refused(406, "cannot switch from tx to confirm mode")
-    elif not channel.confirms_upstream:
+    elif not channel.confirms_upstream and channel.client.link.is_up:
         channel.send(request)
         channel.confirms_upstream = channel.confirms = True
         return

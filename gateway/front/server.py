@@ -20,10 +20,11 @@ from gateway.broker.served import Listener, Served
 from gateway.broker.turns import Turn
 from gateway.config import BrokerSettings, FrontSettings
 from gateway.errors import ConfigurationError
-from gateway.front.client import FrontClient
+from gateway.front.client import FrontClient, PublishLane
 from gateway.front.counts import FrontCounts
 from gateway.front.links import SharedLink
 from gateway.front.pool import LinkPool
+from gateway.front.store import FrontStore, PublishLedger
 from gateway.front.users import FrontUsers
 from gateway.limits import DEFAULT_BROKER_LIMITS, DEFAULT_LIMITS, BrokerLimits, Limits
 from gateway.link import Dial
@@ -60,6 +61,7 @@ class Front:
         brokers: of all brokers, by name.
         metrics: where what happens is counted.
         connector: opens streams to the upstream in place of TCP and TLS.
+        ledger: what keeps publishes while the broker is away; None: they wait.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Front:
         metrics: Metrics | None = None,
         *,
         connector: Dial | None = None,
+        ledger: PublishLedger | None = None,
     ) -> None:
         self.name = name
         self.settings = settings
@@ -84,6 +87,7 @@ class Front:
         self.clients: dict[int, FrontClient] = {}
         self.users = FrontUsers(name, settings.users)
         self.pool = LinkPool(name, settings, brokers, self.counts, connector)
+        self.store = None if ledger is None else FrontStore(name, settings, ledger, self.counts)
         self._numbers = count(1)
         self._listener: Listener | None = None
         self._served: set[Served] = set()
@@ -124,6 +128,7 @@ class Front:
         )
         metrics.front_bytes.labels(name, "unconfirmed").set_function(lambda: float(counts.unconfirmed_bytes))
         metrics.front_bytes.labels(name, "held").set_function(lambda: float(counts.held_bytes))
+        metrics.front_bytes.labels(name, "stored").set_function(lambda: float(counts.stored_bytes))
         counts.show()
 
     # ----------------------------------------------------------------------------------------- start, stop
@@ -180,6 +185,8 @@ class Front:
                     await self._empty.wait()
         for client in list(self.clients.values()):
             client.disconnect(clock.monotonic())
+        if self.store is not None:
+            await self.store.close()
         await self._asking.close()
         await self._renewing.close()
         await self.pool.close()
@@ -193,6 +200,11 @@ class Front:
         self.memory.resize(settings.memory)
         self.session_configs = self._configs()
         self.pool.use(settings, brokers)
+        if self.store is not None:
+            self.store.use(settings)
+            for client in self.clients.values():
+                if client.open and client.lane is None:
+                    client.lane = self.store.lane_for(client)
         if settings.login == "pass":
             return
         for client in list(self.clients.values()):
@@ -361,6 +373,10 @@ class Front:
     def random_text(self, octets: int) -> str:
         """See :class:`~gateway.front.client.ClientHost`."""
         return ids.hex(octets)
+
+    def lane_for(self, client: FrontClient) -> PublishLane | None:
+        """See :class:`~gateway.front.client.ClientHost`."""
+        return None if self.store is None else self.store.lane_for(client)
 
     def link_for(self, client: FrontClient) -> SharedLink:
         """See :class:`~gateway.front.client.ClientHost`."""

@@ -299,6 +299,8 @@ class OutboxStore:
                 query = query.where(outbox.c.client == octets(where.client))
             if where.dead is not None:
                 query = query.where((outbox.c.due_at == NEVER) == sa.literal(where.dead))
+            if where.due_by is not None:
+                query = query.where(outbox.c.due_at <= where.due_by)
         if cursor is not None:
             query = query.where(outbox.c.message_id > place_of(cursor))
 
