@@ -400,8 +400,9 @@ async def running(
         await bridges.start()
         await taps.start()
         fronts = Fronts(
-            config.fronts if config.role != "worker" else {}, _brokers(config, amqp), metrics, GatewayLedger(gateway)
-        )
+            config.fronts if config.role != "worker" else {}, _brokers(config, amqp), metrics, GatewayLedger(gateway),
+            budgets,
+        )  # fmt: skip
         stack.push_async_callback(fronts.stop)
         await fronts.start()
         api.fronts = fronts.fronts

@@ -180,6 +180,18 @@ RESOURCES: Final[Mapping[str, BudgetResource]] = {
             "embedded.declared_bytes", "process", "Delete some of what it has declared.",
         ),
         BudgetResource(
+            "front_connections", "connections of a user to a front", 65_536, "budgets.totals", "process",
+            "Use a connection for more than one channel.",
+        ),
+        BudgetResource(
+            "front_channels", "channels at brokers of a user of a front", 65_536, "budgets.totals", "process",
+            "Close some of them.",
+        ),
+        BudgetResource(
+            "front_bytes", "bytes that a user of a front has published, without the broker's answer", 512 << 20,
+            "budgets.totals", "process", "What is over the share waits until the broker answers.",
+        ),
+        BudgetResource(
             "held_bytes", "bytes of messages that pushed subscriptions, bridges and taps hold", 1 << 30,
             "budgets.totals", "process", "Lower prefetch_octets of some of them.", is_split=False,
         ),

@@ -179,7 +179,7 @@ class FrontChannel:
         self.client.forget(self)
         for consumer in self.consumers.values():
             self.client.held_bytes(-consumer.held_bytes)
-        self.client.counts.unconfirmed(-self.unconfirmed_bytes)
+        self.client.count_unconfirmed(-self.unconfirmed_bytes)
         self.sent.clear()
         self.consumers.clear()
         self.outstanding.clear()

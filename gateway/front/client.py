@@ -16,10 +16,11 @@ from gateway.access.scopes import VISITOR, Principal
 from gateway.broker.broker import QPID_CLIENT
 from gateway.broker.queues import Memory
 from gateway.broker.refusals import reply_text
-from gateway.errors import RemoteError, StateError
+from gateway.errors import BudgetExceeded, Overloaded, RemoteError, StateError
 from gateway.front import deliveries, recovery
 from gateway.front.channel import FrontChannel
 from gateway.front.rules import Rule
+from gateway.front.shares import UserShare
 from gateway.front.target import Target
 from gateway.front.topology import Topology
 from gateway.limits import BrokerLimits
@@ -159,6 +160,9 @@ class ClientHost(Protocol):
     def lane_for(self, client: FrontClient) -> PublishLane | None:
         """Where its publishes go while the broker is away; None: they wait."""
 
+    def share_of(self, client: FrontClient) -> UserShare | None:
+        """What its user holds; None: nobody counts that."""
+
     def principal_of(self, user: str) -> Principal: ...
 
     def broker_of(self, virtual_host: str) -> str: ...
@@ -190,6 +194,8 @@ class FrontClient:
         self.broker = ""
         self.link: UpstreamLink
         self.lane: PublishLane | None = None
+        self.share: UserShare | None = None
+        """What its user holds; None: nobody counts that."""
         self.memory = host.memory
         self.counts = host.counts
         self.prefetch_max = host.prefetch_max
@@ -332,6 +338,14 @@ class FrontClient:
             return
         self.principal = self.host.principal_of(self.user)
         self.broker = self.host.broker_of(operation.virtual_host)
+        share = self.host.share_of(self)
+        try:
+            if share is not None:
+                share.take_connection()
+        except (BudgetExceeded, Overloaded) as error:
+            self.tell(Close(0, 530, reply_text(530, str(error))))
+            return
+        self.share = share
         try:
             self.link = self.host.link_for(self)
         except RemoteError as error:
@@ -434,7 +448,15 @@ class FrontClient:
             return False
         if channel.unconfirmed_bytes and channel.unconfirmed_bytes >= host.publish_window_bytes:
             return False
-        return not channel.unconfirmed or host.has_memory(0)
+        if not channel.unconfirmed:
+            return True
+        return host.has_memory(0) and (self.share is None or self.share.has_memory)
+
+    def count_unconfirmed(self, size: int) -> None:
+        """So many bytes more were published and have no outcome; below 0: fewer."""
+        self.counts.unconfirmed(size)
+        if self.share is not None:
+            self.share.bytes += size
 
     def held_bytes(self, more: int) -> None:
         """So many octets more wait at the front for the client; below 0: fewer."""

@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from gateway.access.scopes import principal_of
+from gateway.budgets import Budgets
 from gateway.config import BrokerSettings, FrontSettings
 from gateway.errors import ConfigurationError
 from gateway.front.rules import RULE_NAMES
 from gateway.front.server import Front
+from gateway.front.shares import BYTES, measured
 from gateway.front.store import PublishLedger
 from gateway.front.users import FrontUsers
 from gateway.telemetry import Metrics
@@ -61,6 +63,7 @@ class Fronts:
         brokers: those of all brokers, by name.
         metrics: where what happens is counted.
         ledger: what keeps publishes while a broker is away; None: they wait.
+        budgets: what each user may hold; None: no user has a share.
     """
 
     def __init__(
@@ -69,9 +72,16 @@ class Fronts:
         brokers: Mapping[str, BrokerSettings],
         metrics: Metrics | None = None,
         ledger: PublishLedger | None = None,
+        budgets: Budgets | None = None,
     ) -> None:
         self._brokers = brokers
-        self.fronts = {name: Front(name, each, brokers, metrics, ledger=ledger) for name, each in settings.items()}
+        self.fronts = {
+            name: Front(name, each, brokers, metrics, ledger=ledger, budgets=budgets) for name, each in settings.items()
+        }
+        if budgets is not None:
+            budgets[BYTES].measure = measured(
+                lambda: [each.shares for each in self.fronts.values() if each.shares is not None]
+            )
 
     def prepare(
         self, settings: Mapping[str, FrontSettings], brokers: Mapping[str, BrokerSettings]

@@ -13,11 +13,21 @@ from dataclasses import replace
 from typing import Any, Final
 
 from gateway.broker.refusals import reply_text
-from gateway.errors import AuthenticationFailed, BrokerUnavailable, GatewayError, LimitExceeded, RemoteError, StateError
+from gateway.errors import (
+    AuthenticationFailed,
+    BrokerUnavailable,
+    BudgetExceeded,
+    GatewayError,
+    LimitExceeded,
+    Overloaded,
+    RemoteError,
+    StateError,
+)
 from gateway.front.channel import FrontChannel
 from gateway.front.client import FrontClient
 from gateway.front.counts import FrontCounts
 from gateway.front.rules import Rule, rules_for
+from gateway.front.shares import UserShare
 from gateway.front.target import Target, target_of
 from gateway.link import NOT_OUR_FAULT, Channel, Link
 from gateway.operations import (
@@ -39,6 +49,8 @@ IDLE_SECONDS: Final = 60.0
 """How long a connection may have no client before it is closed."""
 CLOSE_SECONDS: Final = 5.0
 """How long the end of a connection may take."""
+CHANNELS_MAX: Final = 0xFFFF
+"""Channels of a connection whose broker names no limit."""
 CHANNELS_KEPT: Final = 64
 """Channels of a connection that are left to the clients that it has."""
 TOPOLOGY_TRIES: Final = 5
@@ -51,16 +63,19 @@ _LOCKED: Final = 405
 class RelayChannel(Channel):
     """An upstream channel of one channel of a client."""
 
-    __slots__ = ("front",)
+    __slots__ = ("front", "share")
 
     def __init__(self, link: Link, number: int) -> None:
         super().__init__(link, number)
         self.front: FrontChannel | None = None
+        self.share: UserShare | None = None
+        """What counts it; None: it is over, or nobody does."""
 
     def receive(self, operation: Operation) -> None:
         """See :class:`~gateway.link.Channel`: everything goes to the client's channel."""
         if type(operation) is ChannelClosed:
             self.link.forget(self)
+            self._give()
             self.closed = BrokerUnavailable("the channel is closed")
         front = self.front
         if front is not None:
@@ -71,6 +86,12 @@ class RelayChannel(Channel):
         """See :class:`~gateway.link.Channel`: the connection is lost, which its clients hear of together."""
         self.closed = error
         self.front = None
+        self._give()
+
+    def _give(self) -> None:
+        share, self.share = self.share, None
+        if share is not None:
+            share.give_channel()
 
     def detach(self) -> None:
         """The client's channel is over."""
@@ -84,9 +105,14 @@ class SharedLink:
 
     def __init__(
         self, dialer: Dialer, front: str, switches: Mapping[str, str], number: int, counts: FrontCounts,
-        is_clients_login: bool = False,
+        is_clients_login: bool = False, connections: int = 1,
     ) -> None:  # fmt: skip
-        """``is_clients_login``: the login is the clients' own, so they go when the broker refuses it."""
+        """
+        Args:
+            is_clients_login: the login is the clients' own, so they go when the broker refuses it.
+            connections: how many connections there may be with that login.
+        """
+        self._connections = connections
         self.clients: dict[FrontClient, None] = {}
         self.owners: dict[str, FrontClient] = {}
         self.target = Target()
@@ -147,13 +173,25 @@ class SharedLink:
     def room(self) -> int:
         """How many channels more the connection may have."""
         link = self._link
-        return 0xFFFF if link is None else (link.capabilities.channel_max or 0xFFFF) - link.channels
+        return CHANNELS_MAX if link is None else (link.capabilities.channel_max or CHANNELS_MAX) - link.channels
 
     def attach(self, channel: FrontChannel) -> None:
         """See :class:`~gateway.front.client.UpstreamLink`."""
-        if self._link is None:
+        link, share = self._link, channel.client.share
+        if link is None:
             raise BrokerUnavailable("the broker is away")
-        relay = self._link.channel(RelayChannel)
+        if share is not None:
+            try:
+                share.take_channel(self._connections * (link.capabilities.channel_max or CHANNELS_MAX))
+            except (BudgetExceeded, Overloaded) as error:
+                raise LimitExceeded(str(error), "front_channels") from None
+        try:
+            relay = link.channel(RelayChannel)
+        except GatewayError:
+            if share is not None:
+                share.give_channel()
+            raise
+        relay.share = share
         relay.front = channel
         relay.send(OpenChannel(relay.number))
         channel.up = relay

@@ -158,8 +158,9 @@ class LinkPool:
             dialer = self._dialers[login] = self._dialer(login)
             self._watch(login, dialer)
         link = SharedLink(
-            dialer, self._front, self._settings.rules, next(self._numbers), self._counts, bool(login.user)
-        )
+            dialer, self._front, self._settings.rules, next(self._numbers), self._counts, bool(login.user),
+            self._settings.upstream_connections,
+        )  # fmt: skip
         links.append(link)
         return link
 

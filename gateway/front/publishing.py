@@ -43,7 +43,7 @@ def publish(channel: FrontChannel, request: Any) -> None:
     channel.unconfirmed += 1
     size = len(request.message.body)
     channel.unconfirmed_bytes += size
-    client.counts.unconfirmed(size)
+    client.count_unconfirmed(size)
 
 
 def store(channel: FrontChannel, request: Any) -> None:
@@ -58,7 +58,7 @@ def store(channel: FrontChannel, request: Any) -> None:
     size = len(message.body)
     channel.unconfirmed += 1
     channel.unconfirmed_bytes += size
-    client.counts.unconfirmed(size)
+    client.count_unconfirmed(size)
     lane.add(channel, request, False)
 
 
@@ -104,7 +104,7 @@ def stored(results: Sequence[tuple[FrontChannel, operations.Publish, str]]) -> N
             size = len(request.message.body)
             channel.unconfirmed -= 1
             channel.unconfirmed_bytes -= size
-            client.counts.unconfirmed(-size)
+            client.count_unconfirmed(-size)
         if why:
             refuse(channel, request, why)
             continue
@@ -167,7 +167,7 @@ def confirmed(channel: FrontChannel, outcome: operations.Confirmed) -> None:
         client.tell(operations.Confirmed(channel.number, first, last))
     channel.unconfirmed -= number
     channel.unconfirmed_bytes -= size
-    client.counts.unconfirmed(-size)
+    client.count_unconfirmed(-size)
     client.counts.add(PUBLISHES, "confirmed", number)
     progress(channel)
 
@@ -187,7 +187,7 @@ def taken(channel: FrontChannel, serial: int) -> Any:
     channel.unconfirmed -= 1
     size = len(request.message.body)
     channel.unconfirmed_bytes -= size
-    channel.client.counts.unconfirmed(-size)
+    channel.client.count_unconfirmed(-size)
     return request
 
 

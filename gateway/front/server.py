@@ -18,12 +18,14 @@ from gateway.broker.queues import Memory
 from gateway.broker.refusals import reply_text
 from gateway.broker.served import Listener, Served
 from gateway.broker.turns import Turn
+from gateway.budgets import Budgets
 from gateway.config import BrokerSettings, FrontSettings
 from gateway.errors import ConfigurationError
 from gateway.front.client import FrontClient, PublishLane
 from gateway.front.counts import FrontCounts
 from gateway.front.links import SharedLink
 from gateway.front.pool import LinkPool
+from gateway.front.shares import FrontShares, UserShare
 from gateway.front.store import FrontStore, PublishLedger
 from gateway.front.users import FrontUsers
 from gateway.limits import DEFAULT_BROKER_LIMITS, DEFAULT_LIMITS, BrokerLimits, Limits
@@ -62,6 +64,7 @@ class Front:
         metrics: where what happens is counted.
         connector: opens streams to the upstream in place of TCP and TLS.
         ledger: what keeps publishes while the broker is away; None: they wait.
+        budgets: what each user may hold; None: no user has a share.
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class Front:
         *,
         connector: Dial | None = None,
         ledger: PublishLedger | None = None,
+        budgets: Budgets | None = None,
     ) -> None:
         self.name = name
         self.settings = settings
@@ -88,6 +92,7 @@ class Front:
         self.users = FrontUsers(name, settings.users)
         self.pool = LinkPool(name, settings, brokers, self.counts, connector)
         self.store = None if ledger is None else FrontStore(name, settings, ledger, self.counts)
+        self.shares = None if budgets is None else FrontShares(name, settings, budgets)
         self._numbers = count(1)
         self._listener: Listener | None = None
         self._served: set[Served] = set()
@@ -200,6 +205,8 @@ class Front:
         self.memory.resize(settings.memory)
         self.session_configs = self._configs()
         self.pool.use(settings, brokers)
+        if self.shares is not None:
+            self.shares.use(settings)
         if self.store is not None:
             self.store.use(settings)
             for client in self.clients.values():
@@ -317,7 +324,9 @@ class Front:
 
     def gone(self, client: FrontClient) -> None:
         """A client is over."""
-        self.clients.pop(client.number, None)
+        if self.clients.pop(client.number, None) is not None and client.share is not None and self.shares is not None:
+            client.share.give_connection()
+            self.shares.leave(client.user)
         self._stopping_since.pop(client, None)
 
     def clock(self) -> float:
@@ -373,6 +382,10 @@ class Front:
     def random_text(self, octets: int) -> str:
         """See :class:`~gateway.front.client.ClientHost`."""
         return ids.hex(octets)
+
+    def share_of(self, client: FrontClient) -> UserShare | None:
+        """See :class:`~gateway.front.client.ClientHost`."""
+        return None if self.shares is None else self.shares.of(client.user)
 
     def lane_for(self, client: FrontClient) -> PublishLane | None:
         """See :class:`~gateway.front.client.ClientHost`."""

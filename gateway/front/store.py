@@ -21,6 +21,7 @@ from gateway.core.publishing import Publication, PublishOutcome
 from gateway.errors import BudgetExceeded, GatewayError, Overloaded
 from gateway.front import publishing
 from gateway.front.counts import FrontCounts
+from gateway.front.shares import label
 from gateway.ledger import OutboxFilter
 from gateway.operations import Publish
 from gateway.runtime.clock import clock
@@ -113,7 +114,7 @@ class StoreLane:
         """What the ledger does not have yet."""
         self._store = store
         self._broker = broker
-        self._label = f"front:{store.front}/{user}"
+        self._label = label(store.front, user)
         self._oldest: float | None = None
         self._pending_bytes = 0
         self._is_over_budget = False

@@ -403,6 +403,9 @@ NOT_HERE: dict[str, str] = {
     "embedded_bytes": "its clients speak AMQP: tests/broker/test_users.py",
     **dict.fromkeys(Kind, "its clients speak AMQP: tests/broker/test_users.py"),
     "embedded_connections": "its clients speak AMQP: tests/broker/test_users.py",
+    "front_connections": "its clients speak AMQP: tests/front/test_shares.py",
+    "front_channels": "its clients speak AMQP: tests/front/test_shares.py",
+    "front_bytes": "its clients speak AMQP: tests/front/test_shares.py",
     "held_bytes": "what is over it waits, and is not refused: tests/core/test_byte_budget.py",
     "ledger_rows": "rows over the share wait, and are not refused: tests/ledger/test_places.py",
 }
