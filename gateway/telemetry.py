@@ -349,8 +349,8 @@ class Metrics:
         )
         self.front_publishes = counter(
             "front_publishes",
-            "Publishes of clients of a front, by outcome. stored: kept in the ledger for the broker. resent: sent again "
-            "after a loss, marked. lost: refused, and the client has not asked to hear of that",
+            "Publishes of clients of a front, by outcome. stored: kept in the ledger for the broker. resent: sent "
+            "again after a loss, marked. lost: refused, and the client has not asked to hear of that",
             ("front", "outcome"),
         )
         self.front_deliveries = counter(

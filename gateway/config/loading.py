@@ -125,11 +125,12 @@ def _check(where: str, config: Config) -> None:
                 f"{where}: brokers.{name}.reconnect_max is {broker.reconnect_max:g}, less than reconnect_min = "
                 f"{broker.reconnect_min:g}"
             )
-        for entry in broker.redirect_hosts:
-            try:
-                parse_host(entry)
-            except ConfigurationError as error:
-                raise ConfigurationError(f"{where}: brokers.{name}.redirect_hosts: {error}") from None
+        for setting in ("hosts", "redirect_hosts"):
+            for entry in getattr(broker, setting):
+                try:
+                    parse_host(entry)
+                except ConfigurationError as error:
+                    raise ConfigurationError(f"{where}: brokers.{name}.{setting}: {error}") from None
     for name, subscription in config.subscriptions.items():
         for setting in ("broker", "dead_letter_broker"):
             broker_name = getattr(subscription, setting)

@@ -1,6 +1,7 @@
 """Keeping a link alive: which version to try, how to connect, when to try again.
 
-:class:`Dialer` opens one link in the version of the URL. With ``auto`` it tries 0-9-1, then what the broker's
+:class:`Dialer` opens one link in the version of the URL, to the node that was reached last, or to the next one that can be
+reached (``hosts``). With ``auto`` it tries 0-9-1, then what the broker's
 protocol header asks for instead, then the others, and remembers what it found for the links that follow.
 
 :class:`Keeper` does that again whenever the link has ended, with pauses that double up to ``reconnect_max`` and
@@ -88,6 +89,10 @@ class Dialer:
         """What the brokers of the links that were opened know."""
         for entry in settings.redirect_hosts:
             parse_host(entry)
+        self._places = [self.url, *(_node(self.url, entry) for entry in settings.hosts)]
+        """The URL, and those of further nodes."""
+        self._place = 0
+        """Where the next attempt begins."""
         self._version = None if self.url.version == "auto" else version_named(self.url.version)
         self._choosing = asyncio.Lock()
         if self.url.secure and settings.tls.dangerous_disable_verification:
@@ -106,10 +111,14 @@ class Dialer:
                 had.
             ConfigurationError: a password or TLS file is missing or wrong.
         """
-        if self._version is not None and not self.auto:
-            return await self._try(self._version, purpose)
-        async with self._choosing:
-            return await self._choose(purpose)
+        try:
+            if self._version is not None and not self.auto:
+                return await self._try(self._version, purpose)
+            async with self._choosing:
+                return await self._choose(purpose)
+        except GatewayError:
+            self._place += 1
+            raise
 
     async def _choose(self, purpose: str) -> Link:
         order = [version for version in (self._version, *AUTO_ORDER) if version is not None]
@@ -147,11 +156,28 @@ class Dialer:
         return await self._reach(version, "probe")
 
     async def _reach(self, version: Version, purpose: str) -> tuple[Link, GatewayError | None]:
-        """The last link that was tried in this version, and why it is not open if it is not: at the broker's URL, and
-        where that sends us as far as the settings allow it. ``connect_timeout`` is for all of them together."""
-        within = self.settings.connect_timeout
+        """The last link that was tried in this version, and why it is not open if it is not: at the first of the
+        broker's nodes that can be reached, and where that sends us as far as the settings allow it. ``connect_timeout``
+        is for all of them together."""
+        within = self.settings.connect_timeout / len(self._places)
+        first = self._place % len(self._places)
+        nodes = self._places[first:] + self._places[:first]
+        while True:
+            url = nodes.pop(0)
+            link, error = await self._reach_node(version, purpose, url, within)
+            if error is None:
+                self._place = self._places.index(url)
+            elif nodes and link.stream is None:  # nobody has answered there
+                log("broker.next_host", broker=self.name, host=url.host, port=url.port, reason=str(error))
+                continue
+            return link, error
+
+    async def _reach_node(
+        self, version: Version, purpose: str, node: BrokerUrl, within: float
+    ) -> tuple[Link, GatewayError | None]:
+        """The same at one node, and where that sends us."""
         deadline = clock.monotonic() + within
-        places, tried = [self.url], 0
+        places, tried = [node], 0
         while True:
             url = places.pop(0)
             config = self.client_config(purpose, url)
@@ -390,6 +416,12 @@ def url_of(settings: BrokerSettings) -> BrokerUrl:
     if unnamed and (urlsplit(settings.url).username is None or set(settings.mechanisms) == {"ANONYMOUS"}):
         return msgspec.structs.replace(url, user="", password="")
     return url
+
+
+def _node(url: BrokerUrl, host: str) -> BrokerUrl:
+    """The URL of another node of a broker. Raises ConfigurationError: it is no host."""
+    name, port = parse_host(host)
+    return msgspec.structs.replace(url, host=name, port=url.port if port is None else port)
 
 
 def is_loopback(host: str) -> bool:

@@ -182,7 +182,8 @@ async def test_publishes_survive_an_outage_in_the_ledger(tmp_path: Path) -> None
         return channel
 
     def in_queue() -> list[bytes]:
-        return [bytes(entry.message.body) for entry in upstream.broker.virtual_host("/").queues["q"].ready]
+        queue = upstream.broker.virtual_host("/").queues["q"]
+        return [bytes(entry.envelope.message.body) for line in queue._lines for entry in line if entry.ready]
 
     async with running(there, read=lambda: later) as app:
         channel = await opened(app)

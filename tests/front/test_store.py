@@ -168,7 +168,8 @@ class Estate:
 
     def in_queue(self) -> list[bytes]:
         """What the front has brought to the queue itself."""
-        return [bytes(entry.message.body) for entry in self.broker.broker.virtual_host("/").queues["q"].ready]
+        queue = self.broker.broker.virtual_host("/").queues["q"]
+        return [bytes(entry.envelope.message.body) for line in queue._lines for entry in line if entry.ready]
 
 
 async def until(done: Callable[[], bool]) -> None:

@@ -263,3 +263,34 @@ async def test_a_consumer_whose_queue_is_gone_is_canceled(estate: Estate) -> Non
     other.send(Publish(other.number, "", "stays", Message(b"to the one that stays")))
     await until(lambda: bool(channel.deliveries))
     assert link.ended is None
+
+
+async def test_another_node_takes_over() -> None:
+    """A node of the broker ends, the front connects to another one, and clients stay connected."""
+    nodes = [EmbeddedBroker(EmbeddedSettings(port=0)) for _ in range(2)]
+    for node in nodes:
+        await node.start()
+    url = f"amqp://guest:guest@127.0.0.1:{nodes[0].port}/?version=0-9-1"
+    hosts = (f"127.0.0.1:{nodes[1].port}",)
+    upstream = BrokerSettings(url=url, hosts=hosts, reconnect_min=0.01, reconnect_max=0.05)
+    front = Front("test", FrontSettings(port=0, broker="upstream", users=(ADMIN,)), {"upstream": upstream})
+    await front.start()
+    estate = Estate(nodes[0], front)
+    try:
+        link = await estate.link()
+        channel = await estate.channel(link)
+        await channel.request(DeclareQueue(channel.number, "mine", exclusive=True))
+        await channel.request(Consume(channel.number, "mine", "tag"))
+        await nodes[0].stop()
+        await channel.request(SelectConfirm(channel.number))
+        serial = channel.send(Publish(channel.number, "", "mine", Message(b"on the other node")))
+        await until(lambda: serial in channel.confirmed)
+        await until(lambda: bool(channel.deliveries))
+        assert link.ended is None
+        assert "mine" in nodes[1].broker.virtual_host("/").queues
+    finally:
+        for each in estate.links:
+            await each.close()
+        await front.stop()
+        for node in nodes:
+            await node.stop()
