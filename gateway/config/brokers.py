@@ -46,8 +46,8 @@ class BrokerSettings(Settings, frozen=True):
     """``amqp[s]://user:password@host:port/vhost?version=VERSION``: ``0-8``, ``0-9-1``, ``0-10`` and so on, or ``auto``.
     With ``&dialect=transitional`` for the draft of 0-10"""
     hosts: tuple[str, ...] = ()
-    """``host`` or ``host:port`` of further nodes of the broker, tried in turn when the one before cannot be reached. The
-    rest of the URL counts for them, too."""
+    """``host`` or ``host:port`` of further nodes of the broker, tried in turn when the one before cannot be reached.
+    Everything else is as in the URL."""
     password_file: str = ""
     """File that holds the password, instead of the URL."""
     tls: TlsSettings = TlsSettings()

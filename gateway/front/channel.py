@@ -40,11 +40,11 @@ class FrontChannel:
     """See the module."""
 
     __slots__ = (
-        "client", "closing", "committing", "confirms", "confirms_upstream", "consumers", "flushing", "in_transaction",
-        "is_asking", "is_transacted", "known_exchanges", "last_queue", "later", "limit", "newest", "number",
-        "outstanding", "over", "own", "prefetch", "reserved", "restarts", "sent", "stopped", "strikes",
-        "takes_publishes", "transaction", "unconfirmed", "unconfirmed_bytes", "undecided", "up", "upstream_prefetch",
-        "void",
+        "client", "closing", "committing", "confirms", "confirms_upstream", "consumers", "flushing", "given_back",
+        "in_transaction", "is_asking", "is_giving_back", "is_transacted", "known_exchanges", "last_queue", "later",
+        "limit", "newest", "number", "outstanding", "over", "own", "prefetch", "reserved", "restarts", "sent",
+        "stopped", "strikes", "takes_publishes", "transaction", "unconfirmed", "unconfirmed_bytes", "undecided", "up",
+        "upstream_prefetch", "void",
     )  # fmt: skip
 
     def __init__(self, client: FrontClient, number: int) -> None:
@@ -70,6 +70,10 @@ class FrontChannel:
         self.in_transaction = False
         """Something was published or settled since the last commit."""
         self.committing = False
+        self.given_back: list[tuple[Settlement, int, int]] = []
+        """What the client gives back in a transaction, and the upstream hears of at its end."""
+        self.is_giving_back = False
+        """The upstream is about to hear of it, behind a rollback."""
         self.transaction: dict[int, int] = {}
         """Publishes of the transaction: upstream serial -> the client's."""
         self.undecided: list[tuple[int, Outstanding]] = []
@@ -104,7 +108,7 @@ class FrontChannel:
 
     def may_take(self, operation: operations.Operation) -> bool:
         """Whether the next request of the client need not wait."""
-        if self.committing or self.is_asking:
+        if self.committing or self.is_asking or self.is_giving_back:
             return False
         kind = type(operation)
         if kind in LOCAL:
@@ -270,7 +274,7 @@ class FrontChannel:
 
     def settle_own(self, settlement: Settlement, number: int) -> None:
         """Settle what is the front's to settle; behind a commit that is under way."""
-        if self.committing:
+        if self.committing or self.is_giving_back:
             self.later.append((settlement, number))
         elif self.up is not None and self.client.link.is_up:
             self.say(operations.Settle(self.number, settlement, number, number))

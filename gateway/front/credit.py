@@ -114,7 +114,7 @@ def start(channel: FrontChannel, consumer: FrontConsumer) -> None:
     gives credit for one, asks for what is there, and cancels. It gets that by a get: what were sent ahead of it
     would go back, marked as redelivered."""
     request = consumer.waiting
-    if request is None or channel.over or channel.committing or not channel.client.link.is_up:
+    if request is None or channel.over or channel.committing or channel.is_giving_back or not channel.client.link.is_up:
         return
     consumer.waiting = None
     try:

@@ -36,6 +36,8 @@ def lost(channel: FrontChannel, hard: bool) -> None:
     channel.own.clear()
     channel.later.clear()
     channel.undecided.clear()
+    channel.given_back.clear()
+    channel.is_giving_back = False
     channel.is_asking = False
     channel.known_exchanges.clear()
     channel.takes_publishes = True

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway import operations
 from gateway.errors import RemoteError
-from gateway.front import deliveries, treatment
+from gateway.front import deliveries, settling, treatment
 from gateway.front.counts import PUBLISHES
 from gateway.front.refusals import refused
 
@@ -119,6 +119,8 @@ def tx_select(channel: FrontChannel, request: operations.TxSelect) -> None:
 def tx_end(channel: FrontChannel, request: operations.Request) -> None:
     if not channel.is_transacted:
         raise refused(channel.client.rules.untransacted_code, "channel is not transactional")
+    if type(request) is operations.TxCommit:
+        settling.give_back(channel)
     channel.send(request)
     channel.committing = True
 
@@ -155,6 +157,7 @@ def deleted_exchange(channel: FrontChannel, request: operations.DeleteExchange, 
 
 def transaction_over(channel: FrontChannel, request: operations.Request, outcome: operations.Outcome) -> None:
     channel.committing = channel.in_transaction = False
+    channel.is_giving_back = type(request) is operations.TxRollback and settling.give_back(channel)
     if type(request) is operations.TxRollback:
         for number, entry in channel.undecided:
             channel.outstanding[number] = entry
@@ -162,9 +165,10 @@ def transaction_over(channel: FrontChannel, request: operations.Request, outcome
                 entry.consumer.out += 1
         channel.outstanding = dict(sorted(channel.outstanding.items()))
     channel.undecided.clear()
-    later, channel.later = channel.later, []
-    for settlement, number in later:
-        channel.settle_own(settlement, number)
+    if channel.is_giving_back:
+        channel.ask(operations.TxCommit(channel.number), lambda outcome: _given_back(channel))
+    else:
+        _settle_later(channel)
     if channel.transaction:
         serials = list(channel.transaction.values())
         if type(request) is operations.TxCommit:
@@ -173,3 +177,17 @@ def transaction_over(channel: FrontChannel, request: operations.Request, outcome
         if channel.client.rules.always_confirms:
             channel.client.tell(operations.Confirmed(channel.number, serials[0], serials[-1]))
     channel.client.rouse()
+
+
+def _given_back(channel: FrontChannel) -> None:
+    """What was given back in a transaction that is rolled back is in its queues again."""
+    channel.is_giving_back = False
+    _settle_later(channel)
+    channel.client.rouse()
+
+
+def _settle_later(channel: FrontChannel) -> None:
+    """Settle what is the front's to settle, and has waited for the commit."""
+    later, channel.later = channel.later, []
+    for settlement, number in later:
+        channel.settle_own(settlement, number)

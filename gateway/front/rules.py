@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from gateway.front.target import QPID, RABBITMQ, Target
-from gateway.operations import Consume, DeclareQueue, Operation
+from gateway.operations import Consume, DeclareQueue, Operation, Recover
 from gateway.values import Table
 
 QUEUE_EXPIRES: Final = "x-expires"
@@ -123,6 +123,12 @@ RULES: Final[tuple[Rule, ...]] = (
         "a consumer with `no_local`", "one without it: RabbitMQ has never honored it",
         lambda request, target: request.no_local,
         lambda request, expires: replace(request, no_local=False),
+    ),
+    Rule(
+        "recover", RABBITMQ, (0, 0), Recover,
+        "`basic.recover` without requeue", "one with requeue: other consumers of the queue may get the messages",
+        lambda request, target: not request.requeue,
+        lambda request, expires: replace(request, requeue=True),
     ),
     Rule(
         "exclusive_queue", QPID, (0, 0), DeclareQueue,

@@ -10,6 +10,7 @@ from gateway.front import deliveries
 from gateway.front.consumers import Outstanding
 from gateway.front.counts import DELIVERIES
 from gateway.front.refusals import refused
+from gateway.front.target import QPID
 from gateway.operations import Settlement
 
 if TYPE_CHECKING:
@@ -57,18 +58,44 @@ def settle_range(channel: FrontChannel, settlement: Settlement, numbers: list[in
             found = bisect(gaps, entries[at - 1].number)
             if found == len(gaps) or gaps[found] > entries[at].number:
                 continue
-        channel.say(operations.Settle(channel.number, settlement, entries[start].number, entries[at - 1].number))
+        _say(channel, settlement, entries[start].number, entries[at - 1].number)
         start = at
-    if channel.is_transacted:
+    if channel.is_transacted and not _waits(channel, settlement):
         channel.in_transaction = True
         channel.undecided += pairs
 
 
 def settle_upstream(channel: FrontChannel, settlement: Settlement, number: int, entry: Outstanding) -> None:
-    channel.say(operations.Settle(channel.number, settlement, entry.number, entry.number))
-    if channel.is_transacted:
+    _say(channel, settlement, entry.number, entry.number)
+    if channel.is_transacted and not _waits(channel, settlement):
         channel.in_transaction = True
         channel.undecided.append((number, entry))
+
+
+def _waits(channel: FrontChannel, settlement: Settlement) -> bool:
+    """Whether what is given back waits for the end of the transaction. Qpid's client gives messages back before a
+    rollback, which its own broker does at once; RabbitMQ takes that for a part of what is rolled back, and keeps them
+    for the channel."""
+    if not channel.is_transacted or settlement is Settlement.ACCEPT or channel.client.rules.transactional_release:
+        return False
+    target = channel.client.link.target
+    return not target.is_native and target.product != QPID
+
+
+def _say(channel: FrontChannel, settlement: Settlement, first: int, last: int) -> None:
+    """Settle, in numbers of the upstream's."""
+    if _waits(channel, settlement):
+        channel.given_back.append((settlement, first, last))
+    else:
+        channel.say(operations.Settle(channel.number, settlement, first, last))
+
+
+def give_back(channel: FrontChannel) -> bool:
+    """Send what waited for the end of the transaction. Whether there was anything."""
+    given_back, channel.given_back = channel.given_back, []
+    for settlement, first, last in given_back:
+        channel.say(operations.Settle(channel.number, settlement, first, last))
+    return bool(given_back)
 
 
 def settled(channel: FrontChannel, entry: Outstanding) -> None:
@@ -77,6 +104,7 @@ def settled(channel: FrontChannel, entry: Outstanding) -> None:
 
 
 def recover(channel: FrontChannel, request: operations.Recover) -> None:
+    request = channel.rewritten(request)
     channel.check(request)
     if channel.up is None:
         channel.done(request)

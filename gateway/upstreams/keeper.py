@@ -1,8 +1,8 @@
 """Keeping a link alive: which version to try, how to connect, when to try again.
 
-:class:`Dialer` opens one link in the version of the URL, to the node that was reached last, or to the next one that can be
-reached (``hosts``). With ``auto`` it tries 0-9-1, then what the broker's
-protocol header asks for instead, then the others, and remembers what it found for the links that follow.
+:class:`Dialer` opens one link in the version of the URL, to the node that was reached last, or to the next one that
+can be reached (``hosts``). With ``auto`` it tries 0-9-1, then what the broker's protocol header asks for instead, then
+the others, and remembers what it found for the links that follow.
 
 :class:`Keeper` does that again whenever the link has ended, with pauses that double up to ``reconnect_max`` and
 are drawn at random from nothing to the whole ("full jitter"), so that a thousand gateways do not come back at

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gateway.config import BrokerSettings
@@ -16,8 +18,10 @@ from gateway.operations import (
     Got,
     Publish,
     Qos,
+    Recover,
     Settle,
     Settlement,
+    TxCommit,
     TxRollback,
     TxSelect,
 )
@@ -134,3 +138,42 @@ async def test_a_wrong_password_and_a_virtual_host_that_is_not_there(estate: Est
         settings = BrokerSettings(url=f"amqp://{url.format(estate.front.port)}?version=0-9-1")
         with pytest.raises(GatewayError, match=r"Login was refused|nowhere"):
             await Dialer("client", settings).open("client")
+
+
+async def test_what_is_given_back_in_a_transaction_comes_again_after_a_rollback(estate: Estate) -> None:
+    """Qpid's client gives back before it rolls back, and expects the messages again."""
+    channel = await estate.channel(await estate.link())
+    await channel.request(DeclareQueue(channel.number, "q", durable=True))
+    channel.send(Publish(channel.number, "", "q", Message(b"1")))
+    channel.send(Publish(channel.number, "", "q", Message(b"2")))
+    other = await estate.channel(estate.links[0])
+    await other.request(TxSelect(other.number))
+    (client,) = estate.front.clients.values()
+    client.rules = replace(client.rules, transactional_release=False)
+    queue = estate.broker.broker.virtual_host("/").queues["q"]
+    await until(lambda: queue.ready == 2)
+    for end in (TxRollback, TxCommit):
+        first, second = [await other.request(Get(other.number, "q")) for _ in range(2)]
+        assert isinstance(first, Got)
+        assert isinstance(second, Got)
+        other.send(Settle(other.number, Settlement.RELEASE, first.delivery, second.delivery))
+        await other.request(end(other.number))
+        await until(lambda: queue.ready == 2)
+    again = await other.request(Get(other.number, "q"))
+    assert isinstance(again, Got)
+    assert (again.redelivered, bytes(again.message.body)) == (True, b"1")
+
+
+async def test_recovering_without_requeue_is_rewritten_if_it_must_be(estate: Estate) -> None:
+    channel = await estate.channel(await estate.link())
+    await channel.request(DeclareQueue(channel.number, "q", durable=True))
+    await channel.request(Consume(channel.number, "q", "tag"))
+    channel.send(Publish(channel.number, "", "q", Message(b"once more")))
+    await until(lambda: len(channel.deliveries) == 1)
+    for links in estate.front.pool.links.values():
+        for shared in links:
+            shared.use_rules({"recover": "on"})
+    await channel.request(Recover(channel.number, requeue=False))
+    await until(lambda: len(channel.deliveries) == 2)
+    assert channel.deliveries[1].redelivered
+    assert estate.front.counts.of("rewrites") == {"recover": 1}

@@ -90,6 +90,9 @@ def test_arguments_that_are_refused_today_are_left_out() -> None:
 
 def test_other_rewrites() -> None:
     assert rewritten(Consume(1, "q", no_local=True), OLD) == (Consume(1, "q"), ["no_local"])
+    assert rewritten(Recover(1, requeue=False), OLD) == (Recover(1, requeue=True), ["recover"])
+    assert rewritten(Recover(1, requeue=False), OLD, recover="off") == (Recover(1, requeue=False), [])
+    assert rewritten(Recover(1, requeue=False), Target(QPID)) == (Recover(1, requeue=False), [])
     request, _ = rewritten(DeclareQueue(1, "q", durable=True, arguments={"alternate-exchange": "dead"}), OLD)
     assert request.arguments == {"x-dead-letter-exchange": "dead"}
     native = Target(QPID, (9, 2), is_native=True)
