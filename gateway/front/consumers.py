@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from gateway.broker.consumers import CreditBalance
 from gateway.operations import Consume, Deliver
+from gateway.selectors import Selector
 
 
 class FrontConsumer:
@@ -22,6 +23,7 @@ class FrontConsumer:
         "no_ack",
         "out",
         "request",
+        "selector",
         "takes_once",
         "waiting",
     )
@@ -36,6 +38,8 @@ class FrontConsumer:
         self.limit = limit
         """Most deliveries that the client has not settled; 0: no limit."""
         self.credit = CreditBalance() if credit else None
+        self.selector: Selector | None = None
+        """What it wants, where the front finds that out; None: all."""
         self.takes_once = False
         """It has asked for what is there and no more, and is served by gets."""
         self.waiting: Consume | None = None

@@ -11,6 +11,8 @@ from gateway.front import credit, deliveries
 from gateway.front.consumers import FrontConsumer
 from gateway.front.refusals import refused
 from gateway.front.requests import NAME_OCTETS
+from gateway.front.treatment import SELECTOR
+from gateway.selectors import Selector, SelectorError
 
 if TYPE_CHECKING:
     from gateway.front.channel import FrontChannel
@@ -26,12 +28,14 @@ def consume(channel: FrontChannel, request: Any) -> None:
         request.consumer_tag = client.fresh_name(TAG, NAME_OCTETS)
     elif request.consumer_tag in channel.consumers:
         raise refused(530, f"attempt to reuse consumer tag '{request.consumer_tag}'")
+    selector, request = selected(channel, request)
     channel.check(request)
     sent = channel.rewritten(request)
     acks = request.no_ack and not channel.is_transacted
     if acks or sent.credit:
         sent = replace(sent, no_ack=request.no_ack and not acks, credit=False)
     consumer = FrontConsumer(sent, request.no_ack, acks, channel.prefetch, request.credit)
+    consumer.selector = selector
     if request.credit:
         consumer.waiting = sent
         channel.consumers[request.consumer_tag] = consumer
@@ -44,6 +48,20 @@ def consume(channel: FrontChannel, request: Any) -> None:
     except LocalError:
         del channel.consumers[request.consumer_tag]
         raise
+
+
+def selected(channel: FrontChannel, request: Any) -> tuple[Selector | None, Any]:
+    """The selector that the front tries itself, and what is left for the upstream. It can where the queue is the
+    client's own: nobody else misses what is not selected."""
+    client, text = channel.client, request.arguments.get(SELECTOR)
+    if not text or client.link.target.capabilities.browse or request.queue not in client.exclusive:
+        return None, request
+    try:
+        selector = Selector(str(text))
+    except SelectorError as error:
+        raise refused(406, f"the selector is malformed: {error}") from None
+    arguments = {name: value for name, value in request.arguments.items() if name != SELECTOR}
+    return selector, replace(request, arguments=arguments)
 
 
 def cancel(channel: FrontChannel, request: operations.Cancel) -> None:

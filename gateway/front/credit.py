@@ -36,6 +36,9 @@ def fetch(channel: FrontChannel, consumer: FrontConsumer) -> None:
     def answered(outcome: operations.Outcome) -> None:
         if isinstance(outcome, operations.Failed):
             channel.fail(outcome.code, outcome.text)
+        elif isinstance(outcome, operations.Got) and not deliveries.wants(channel, consumer, outcome.message):
+            deliveries.pass_over(channel, consumer, outcome.delivery)
+            fetch(channel, consumer)
         elif isinstance(outcome, operations.Got):
             deliver = operations.Deliver(
                 channel.number, request.consumer_tag, outcome.delivery, outcome.redelivered, outcome.exchange,

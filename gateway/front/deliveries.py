@@ -10,7 +10,9 @@ from gateway.errors import EncodeError, FrameSyntaxError, LocalError, StateError
 from gateway.front.consumers import FrontConsumer, Outstanding
 from gateway.front.messages import restored
 from gateway.front.refusals import refused
+from gateway.message import Message
 from gateway.operations import Settlement
+from gateway.steps import Steps, TooManySteps
 
 if TYPE_CHECKING:
     from gateway.front.channel import FrontChannel
@@ -36,6 +38,8 @@ def deliver(channel: FrontChannel, operation: operations.Deliver) -> None:
     consumer = channel.consumers.get(operation.consumer_tag)
     if consumer is None:
         channel.settle_own(Settlement.RELEASE, operation.delivery)
+    elif not wants(channel, consumer, operation.message):
+        pass_over(channel, consumer, operation.delivery)
     elif consumer.held or not admits(channel, consumer, len(operation.message.body)):
         consumer.held.append(operation)
         size = len(operation.message.body)
@@ -43,6 +47,28 @@ def deliver(channel: FrontChannel, operation: operations.Deliver) -> None:
         channel.client.held_bytes(size)
     else:
         hand_over(channel, consumer, operation)
+
+
+def wants(channel: FrontChannel, consumer: FrontConsumer, message: Message) -> bool:
+    """Whether the selector of a consumer selects a message. One that costs too much to find out about is not for it."""
+    if consumer.selector is None:
+        return True
+    client = channel.client
+    try:
+        return consumer.selector.matches(
+            restored(message).properties, Steps(client.host.broker_limits.select_steps)
+        )  # fmt: skip
+    except TooManySteps:
+        client.counts.undeliverable(client, consumer.request.queue, "its selector takes too many steps")
+    except FrameSyntaxError as error:
+        client.counts.undeliverable(client, consumer.request.queue, str(error))
+    return False
+
+
+def pass_over(channel: FrontChannel, consumer: FrontConsumer, number: int) -> None:
+    """Settle a delivery that the consumer does not want; the queue has no other reader."""
+    if consumer.acks or not consumer.no_ack:
+        channel.settle_own(Settlement.ACCEPT, number)
 
 
 def admits(channel: FrontChannel, consumer: FrontConsumer, size: int) -> bool:

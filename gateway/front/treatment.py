@@ -48,7 +48,8 @@ class Treatment:
 
 
 _EXCHANGE_TYPES: Final = frozenset({"direct", "fanout", "topic", "headers"})
-_SELECTOR: Final = "x-filter-jms-selector"
+SELECTOR: Final = "x-filter-jms-selector"
+"""Argument of a consumer that wants some of the messages only."""
 
 _NO_BINDINGS: Final = Refusal(
     lambda request, target: not target.capabilities.exchange_bindings,
@@ -147,9 +148,9 @@ TREATMENTS: Final[Mapping[type[operations.Operation], Treatment]] = {
                 "it browses, and the upstream cannot",
             ),
             Refusal(
-                lambda request, target: bool(request.arguments.get(_SELECTOR)) and not target.capabilities.browse,
+                lambda request, target: bool(request.arguments.get(SELECTOR)) and not target.capabilities.browse,
                 540, "a selector: the broker behind this gateway would ignore it",
-                "it has a selector, and the upstream ignores those",
+                "it has a selector, the upstream ignores those, and the queue is not the client's own exclusive one",
             ),
         ),
     ),

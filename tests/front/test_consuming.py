@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -177,3 +178,30 @@ async def test_recovering_without_requeue_is_rewritten_if_it_must_be(estate: Est
     await until(lambda: len(channel.deliveries) == 2)
     assert channel.deliveries[1].redelivered
     assert estate.front.counts.of("rewrites") == {"recover": 1}
+
+
+async def test_a_selector_on_the_queue_of_the_client_is_tried_at_the_front(estate: Estate) -> None:
+    link = await estate.link()
+    channel = await estate.channel(link)
+    await channel.request(DeclareQueue(channel.number, "mine", exclusive=True))
+    await channel.request(DeclareQueue(channel.number, "shared", durable=True))
+    ((upstream,),) = estate.front.pool.links.values()
+    upstream.target = replace(upstream.target, capabilities=replace(upstream.target.capabilities, browse=False))
+    arguments: Any = {"x-filter-jms-selector": "color = 'red'"}
+    await channel.request(Consume(channel.number, "mine", "tag", arguments=arguments))
+    for number in range(600):  # more than is sent ahead
+        headers: Any = {"color": "red" if number % 3 == 0 else "blue"}
+        channel.send(Publish(channel.number, "", "mine", Message(b"%d" % number, Properties(headers=headers))))
+    await until(lambda: len(channel.deliveries) == 200)
+    assert [int(each.message.body) for each in channel.deliveries] == list(range(0, 600, 3))
+    queue = estate.broker.broker.virtual_host("/").queues["mine"]
+    first, newest = channel.deliveries[0].delivery, channel.deliveries[-1].delivery
+    channel.send(Settle(channel.number, Settlement.ACCEPT, first, newest))
+    await until(lambda: not queue.ready)
+    wrong = await estate.channel(link)
+    bad: Any = {"x-filter-jms-selector": "color = "}
+    with pytest.raises(GatewayError, match="malformed"):
+        await wrong.request(Consume(wrong.number, "mine", "other", arguments=bad))
+    with pytest.raises(GatewayError, match="would ignore it"):
+        await channel.request(Consume(channel.number, "shared", "other", arguments=arguments))
+    assert link.ended is None
