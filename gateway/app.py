@@ -70,7 +70,6 @@ from gateway.core.ack_ids import load_key
 from gateway.core.peers import Peers, digest, shared_secret
 from gateway.errors import ConfigurationError, GatewayError
 from gateway.front.fronts import Fronts, check_fronts
-from gateway.front.store import GatewayLedger
 from gateway.ledger import Ledger
 from gateway.ledger.api_keys import KEYS_PURPOSE, KeyMacs
 from gateway.ledger.audit import PURPOSE
@@ -399,10 +398,7 @@ async def running(
         replays.begin()
         await bridges.start()
         await taps.start()
-        fronts = Fronts(
-            config.fronts if config.role != "worker" else {}, _brokers(config, amqp), metrics, GatewayLedger(gateway),
-            budgets,
-        )  # fmt: skip
+        fronts = Fronts(config.fronts if config.role != "worker" else {}, _brokers(config, amqp), metrics, gateway)
         stack.push_async_callback(fronts.stop)
         await fronts.start()
         api.fronts = fronts.fronts

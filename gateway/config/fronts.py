@@ -76,6 +76,8 @@ class FrontSettings(Settings, frozen=True):
     at more."""
     message_max: Annotated[int, Meta(ge=1_024, le=1 << 30)] = 16 << 20
     """Largest message body, in bytes."""
+    record: Literal["none", "publish"] = "none"
+    """Which messages get a timeline in the ledger. ``publish``: what clients publish, outside of transactions."""
     store: Literal["never", "when-down"] = "never"
     """Where publishes go while the broker is away. ``never``: publishers wait. ``when-down``: to the ledger, which
     confirms them and sends them when the broker is back. Needs ``login = "gateway"``."""

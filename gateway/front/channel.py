@@ -42,9 +42,9 @@ class FrontChannel:
     __slots__ = (
         "client", "closing", "committing", "confirms", "confirms_upstream", "consumers", "flushing", "given_back",
         "in_transaction", "is_asking", "is_giving_back", "is_transacted", "known_exchanges", "last_queue", "later",
-        "limit", "newest", "number", "outstanding", "over", "own", "prefetch", "reserved", "restarts", "sent",
-        "stopped", "strikes", "takes_publishes", "transaction", "unconfirmed", "unconfirmed_bytes", "undecided", "up",
-        "upstream_prefetch", "void",
+        "limit", "newest", "number", "outstanding", "over", "own", "prefetch", "recorded", "reserved", "restarts",
+        "sent", "stopped", "strikes", "takes_publishes", "transaction", "unconfirmed", "unconfirmed_bytes", "undecided",
+        "up", "upstream_prefetch", "void",
     )  # fmt: skip
 
     def __init__(self, client: FrontClient, number: int) -> None:
@@ -61,6 +61,8 @@ class FrontChannel:
         """Requests of the front's own, by upstream serial: what to do with the outcome."""
         self.is_asking = False
         """A question of the front's own is under way, and the next request waits for the answer."""
+        self.recorded: dict[int, bytes] = {}
+        """Publishes that have a timeline: the client's serial -> id."""
         self.unconfirmed = 0
         self.unconfirmed_bytes = 0
         self.confirms = client.rules.always_confirms
@@ -181,6 +183,10 @@ class FrontChannel:
         self.over = True
         up, self.up = self.up, None
         self.client.forget(self)
+        if self.recorded:
+            for request in self.sent.values():
+                if type(request) is operations.Publish:
+                    publishing.record(self, request, "unknown", 0, "the channel has ended without the broker's answer")
         for consumer in self.consumers.values():
             self.client.held_bytes(-consumer.held_bytes)
         self.client.count_unconfirmed(-self.unconfirmed_bytes)

@@ -24,6 +24,7 @@ from gateway.front.shares import UserShare
 from gateway.front.target import Target
 from gateway.front.topology import Topology
 from gateway.limits import BrokerLimits
+from gateway.message import Message
 from gateway.operations import Close, Closed, Operation, Publish, Request
 from gateway.protocol import VersionRules
 from gateway.session import Session
@@ -113,8 +114,25 @@ class PublishLane(Protocol):
         """The client is gone."""
 
 
+class PublishRecords(Protocol):
+    """Timelines of what clients publish."""
+
+    def begin(self, message: Message) -> tuple[bytes, Message]:
+        """Give a message an id; the message with it."""
+
+    def resent(self, client: FrontClient, message_id: bytes) -> None:
+        """It is sent to the broker again."""
+
+    def end(self, client: FrontClient, message_id: bytes, request: Publish, outcome: str, code: int, text: str) -> None:
+        """This became of it: ``confirmed``, ``unroutable``, ``refused`` or ``unknown``."""
+
+
 class ClientHost(Protocol):
     """What a client asks its front."""
+
+    @property
+    def records(self) -> PublishRecords | None:
+        """Timelines of what clients publish; None: there are none."""
 
     @property
     def broker_limits(self) -> BrokerLimits: ...

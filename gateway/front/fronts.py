@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from gateway.access.scopes import principal_of
-from gateway.budgets import Budgets
 from gateway.config import BrokerSettings, FrontSettings
+from gateway.core.gateway import Gateway
 from gateway.errors import ConfigurationError
+from gateway.front.records import FrontRecords
 from gateway.front.rules import RULE_NAMES
 from gateway.front.server import Front
 from gateway.front.shares import BYTES, measured
-from gateway.front.store import PublishLedger
+from gateway.front.store import GatewayLedger
 from gateway.front.users import FrontUsers
 from gateway.telemetry import Metrics
 
@@ -62,8 +63,8 @@ class Fronts:
         settings: of each front.
         brokers: those of all brokers, by name.
         metrics: where what happens is counted.
-        ledger: what keeps publishes while a broker is away; None: they wait.
-        budgets: what each user may hold; None: no user has a share.
+        gateway: whose ledger keeps publishes while a broker is away, and timelines, and whose budgets count; None:
+            there are none.
     """
 
     def __init__(
@@ -71,17 +72,22 @@ class Fronts:
         settings: Mapping[str, FrontSettings],
         brokers: Mapping[str, BrokerSettings],
         metrics: Metrics | None = None,
-        ledger: PublishLedger | None = None,
-        budgets: Budgets | None = None,
+        gateway: Gateway | None = None,
     ) -> None:
         self._brokers = brokers
+        if gateway is None:
+            self.fronts = {name: Front(name, each, brokers, metrics) for name, each in settings.items()}
+            return
+        ledger, budgets = GatewayLedger(gateway), gateway.budgets
         self.fronts = {
-            name: Front(name, each, brokers, metrics, ledger=ledger, budgets=budgets) for name, each in settings.items()
-        }
-        if budgets is not None:
-            budgets[BYTES].measure = measured(
-                lambda: [each.shares for each in self.fronts.values() if each.shares is not None]
+            name: Front(
+                name, each, brokers, metrics, ledger=ledger, budgets=budgets, records=FrontRecords(name, gateway)
             )
+            for name, each in settings.items()
+        }
+        budgets[BYTES].measure = measured(
+            lambda: [each.shares for each in self.fronts.values() if each.shares is not None]
+        )
 
     def prepare(
         self, settings: Mapping[str, FrontSettings], brokers: Mapping[str, BrokerSettings]

@@ -67,9 +67,14 @@ def restored(message: Message) -> Message:
 
 def marked(message: Message) -> Message:
     """The message, marked as one that may be there twice."""
+    return noted(message, resent="1")
+
+
+def noted(message: Message, **entries: str) -> Message:
+    """The message with entries in the reserved header."""
     raw = message.raw
     if raw is not None and raw.seam is not None:
-        octets = raw.seam.splice(raw.octets, {"resent": "1"})
+        octets = raw.seam.splice(raw.octets, entries)
         if octets is not None:
             return Message(message.body, None, RawProperties(octets, raw.dialect, raw.decode, raw.seam))
-    return message.altered(annotate(message.properties, resent="1"))
+    return message.altered(annotate(message.properties, **entries))

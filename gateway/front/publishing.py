@@ -36,6 +36,9 @@ def publish(channel: FrontChannel, request: Any) -> None:
         channel.transaction[channel.say(request)] = request.serial
         channel.in_transaction = True
         return
+    records = client.host.records
+    if records is not None:
+        channel.recorded[request.serial], request.message = records.begin(request.message)
     if not channel.confirms_upstream:
         channel.ask(operations.SelectConfirm(channel.number))
         channel.confirms_upstream = True
@@ -78,6 +81,7 @@ def store_sent(channel: FrontChannel) -> None:
             return
     channel.sent.clear()
     for request in pending:
+        record(channel, request, "unknown", 0, "the broker is away; it is sent again from the ledger")
         lane.add(channel, request, True)
 
 
@@ -156,6 +160,8 @@ def confirmed(channel: FrontChannel, outcome: operations.Confirmed) -> None:
         if type(request) is not operations.Publish:
             continue
         del sent[serial]
+        if channel.recorded:
+            record(channel, request, "confirmed")
         number += 1
         size += len(request.message.body)
         if request.serial != last + 1:
@@ -191,6 +197,13 @@ def taken(channel: FrontChannel, serial: int) -> Any:
     return request
 
 
+def record(channel: FrontChannel, request: operations.Publish, outcome: str, code: int = 0, text: str = "") -> None:
+    """Write what became of a publish, if it has a timeline."""
+    message_id, records = channel.recorded.pop(request.serial, None), channel.client.host.records
+    if message_id is not None and records is not None:
+        records.end(channel.client, message_id, request, outcome, code, text)
+
+
 def returned(channel: FrontChannel, outcome: Any) -> None:
     client = channel.client
     request = taken(channel, outcome.first)
@@ -201,6 +214,7 @@ def returned(channel: FrontChannel, outcome: Any) -> None:
     else:
         serial, message = request.serial, request.message
         exchange, key = request.exchange, request.routing_key
+        record(channel, request, "unroutable", outcome.code, outcome.text)
     returned = operations.Returned(
         channel.number, serial, serial, outcome.code, outcome.text, exchange, key, message, final=False
     )
@@ -216,6 +230,7 @@ def refused_upstream(channel: FrontChannel, outcome: operations.Refused) -> None
         request = taken(channel, serial)
         if request is None:
             continue
+        record(channel, request, "refused", outcome.code, outcome.text)
         if channel.confirms:
             channel.client.counts.add(PUBLISHES, "refused")
             channel.client.tell(

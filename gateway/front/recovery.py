@@ -100,6 +100,9 @@ def restore(channel: FrontChannel) -> None:
             if type(request) is operations.Publish:
                 request = replace(request, message=marked(request.message))
                 channel.client.counts.add(PUBLISHES, "resent")
+                message_id, records = channel.recorded.get(request.serial), channel.client.host.records
+                if message_id is not None and records is not None:
+                    records.resent(channel.client, message_id)
             elif type(request) is operations.SelectConfirm:
                 channel.confirms_upstream = True
             channel.send(request)

@@ -21,7 +21,7 @@ from gateway.broker.turns import Turn
 from gateway.budgets import Budgets
 from gateway.config import BrokerSettings, FrontSettings
 from gateway.errors import ConfigurationError
-from gateway.front.client import FrontClient, PublishLane
+from gateway.front.client import FrontClient, PublishLane, PublishRecords
 from gateway.front.counts import FrontCounts
 from gateway.front.links import SharedLink
 from gateway.front.pool import LinkPool
@@ -65,6 +65,7 @@ class Front:
         connector: opens streams to the upstream in place of TCP and TLS.
         ledger: what keeps publishes while the broker is away; None: they wait.
         budgets: what each user may hold; None: no user has a share.
+        records: where timelines go, if the settings ask for them.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Front:
         connector: Dial | None = None,
         ledger: PublishLedger | None = None,
         budgets: Budgets | None = None,
+        records: PublishRecords | None = None,
     ) -> None:
         self.name = name
         self.settings = settings
@@ -92,6 +94,7 @@ class Front:
         self.users = FrontUsers(name, settings.users)
         self.pool = LinkPool(name, settings, brokers, self.counts, connector)
         self.store = None if ledger is None else FrontStore(name, settings, ledger, self.counts)
+        self._records = records
         self.shares = None if budgets is None else FrontShares(name, settings, budgets)
         self._numbers = count(1)
         self._listener: Listener | None = None
@@ -382,6 +385,11 @@ class Front:
     def random_text(self, octets: int) -> str:
         """See :class:`~gateway.front.client.ClientHost`."""
         return ids.hex(octets)
+
+    @property
+    def records(self) -> PublishRecords | None:
+        """See :class:`~gateway.front.client.ClientHost`."""
+        return self._records if self.settings.record == "publish" else None
 
     def share_of(self, client: FrontClient) -> UserShare | None:
         """See :class:`~gateway.front.client.ClientHost`."""

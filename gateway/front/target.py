@@ -27,6 +27,8 @@ class Target:
     """Of the product; (0, 0): not known."""
     is_native: bool = False
     """It is spoken to in commands and not in methods (0-10)."""
+    version: str = ""
+    """The one that is spoken with it."""
     flow_from_client: bool = False
     recover_without_requeue: bool = False
     capabilities: Capabilities = field(default_factory=Capabilities)
@@ -43,6 +45,7 @@ def target_of(version: Version, capabilities: Capabilities) -> Target:
         product,
         (int(found[1]), int(found[2])) if found is not None else (0, 0),
         not protocol.is_classic,
+        version.value,
         dialect is None or dialect.flow_from_client,
         dialect is not None and dialect.recover_without_requeue,
         capabilities,

@@ -32,7 +32,7 @@ from gateway.exits import DONE, NOT_FOUND
 from gateway.ledger import OutboxFilter
 from gateway.link import Channel, Link
 from gateway.message import Message
-from gateway.operations import Confirmed, Consume, DeclareQueue, Publish, SelectConfirm
+from gateway.operations import Confirmed, Consume, DeclareQueue, Get, Got, Publish, SelectConfirm
 from gateway.upstreams.keeper import Dialer
 from tests.front.fronts import ADMIN
 from tests.upstreams.fake import until
@@ -209,6 +209,36 @@ async def test_publishes_survive_an_outage_in_the_ledger(tmp_path: Path) -> None
         assert in_queue() == [b"%d" % number for number in range(1, 8)]
         await channel.link.close()
     await upstream.stop()
+
+
+async def test_what_clients_publish_has_a_timeline(tmp_path: Path) -> None:
+    config = configuration(tmp_path)
+    fronts = {"legacy": msgspec.structs.replace(config.fronts["legacy"], record="publish")}
+    async with (
+        running(msgspec.structs.replace(config, fronts=fronts)) as app,
+        httpx.AsyncClient(base_url=app.url) as client,
+    ):
+        url = f"amqp://guest:guest@127.0.0.1:{app.ports.fronts['legacy']}/?version=0-9-1"
+        link = await Dialer("client", BrokerSettings(url=url)).open("client")
+        channel = link.channel(Channel)
+        await channel.open()
+        await channel.request(DeclareQueue(channel.number, "q", durable=True))
+        await channel.request(SelectConfirm(channel.number))
+        await channel.request(Publish(channel.number, "", "q", Message(b"kept")))
+        await channel.request(Publish(channel.number, "", "nowhere", Message(b"returned"), mandatory=True))
+        found: list[Any] = []
+        async with asyncio.timeout(20):
+            while len(found) < 2:
+                answer = await client.get("/v1/messages", params={"client": "front:legacy/guest"})
+                assert answer.status_code == 200, answer.text
+                found = answer.json()["messages"]
+        states = {each["routing_key"]: (each["state"], each["origin"]) for each in found}
+        assert states == {"q": ("confirmed", "front"), "nowhere": ("unroutable", "front")}
+        got = await channel.request(Get(channel.number, "q", no_ack=True))
+        assert isinstance(got, Got)
+        ids = {each["routing_key"]: each["id"] for each in found}
+        assert got.message.properties.headers == {"x-gateway": {"id": ids["q"]}}
+        await link.close()
 
 
 @pytest.mark.parametrize(
