@@ -759,9 +759,9 @@ class MessageSummary(Output, omit_defaults=False):
     at: str
     """When the gateway first heard of it."""
     origin: str
-    """``http``: published here; ``broker``: first seen when it was pulled."""
+    """``http``: published here; ``front``: published at a front; ``broker``: first seen when it was pulled."""
     client: str
-    """The name of the API key that published it."""
+    """The name of the API key that published it, or ``front:FRONT/USER``."""
     size: int
     """Bytes of the body, which is not kept."""
     sha256: str

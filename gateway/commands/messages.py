@@ -23,7 +23,7 @@ FILTERS: Mapping[str, tuple[str, str]] = {
     "endpoint": ("NAME", "Only what this endpoint had to do with."),
     "bridge": ("NAME", "Only what this bridge had to do with."),
     "client": ("NAME", "Only what this API key published."),
-    "origin": ("ORIGIN", "Only what came in by http, broker, bridge or replay."),
+    "origin": ("ORIGIN", "Only what came in by http, front, broker, bridge or replay."),
     "message-id": ("ID", "Only with this message-id, the publisher's."),
     "correlation-id": ("ID", "Only with this correlation-id."),
     "type": ("TYPE", "Only with this type."),

@@ -233,6 +233,8 @@ class FrontClient:
         self.linger_seconds = LINGER_SECONDS
         self.stopping = False
         """The client is gone, and what it has published is not confirmed yet."""
+        self.stamp = ""
+        """What marks its publishes, for consumers that want none of them; empty: there are no such consumers."""
         self.rewrites: dict[str, int] = {}
         """Rule -> how often it rewrote what this client asked."""
         self._wake = wake

@@ -21,6 +21,7 @@ class FrontConsumer:
         "is_running",
         "limit",
         "no_ack",
+        "no_local",
         "out",
         "request",
         "selector",
@@ -40,6 +41,8 @@ class FrontConsumer:
         self.credit = CreditBalance() if credit else None
         self.selector: Selector | None = None
         """What it wants, where the front finds that out; None: all."""
+        self.no_local = False
+        """It wants nothing that its own connection has published, and the front finds that out."""
         self.takes_once = False
         """It has asked for what is there and no more, and is served by gets."""
         self.waiting: Consume | None = None

@@ -17,6 +17,8 @@ from gateway.selectors import Selector, SelectorError
 if TYPE_CHECKING:
     from gateway.front.channel import FrontChannel
 
+NO_LOCAL: Final = "x-qpid-no-local"
+"""Argument of a consumer that wants nothing of its own connection."""
 TAG: Final = "amq.ctag-"
 """How the tags begin that the front makes for consumers."""
 
@@ -28,14 +30,16 @@ def consume(channel: FrontChannel, request: Any) -> None:
         request.consumer_tag = client.fresh_name(TAG, NAME_OCTETS)
     elif request.consumer_tag in channel.consumers:
         raise refused(530, f"attempt to reuse consumer tag '{request.consumer_tag}'")
-    selector, request = selected(channel, request)
-    channel.check(request)
+    selector, no_local, request = tried_here(channel, request)
     sent = channel.rewritten(request)
+    channel.check(sent)
     acks = request.no_ack and not channel.is_transacted
     if acks or sent.credit:
         sent = replace(sent, no_ack=request.no_ack and not acks, credit=False)
     consumer = FrontConsumer(sent, request.no_ack, acks, channel.prefetch, request.credit)
-    consumer.selector = selector
+    consumer.selector, consumer.no_local = selector, no_local
+    if no_local and not client.stamp:
+        client.stamp = client.fresh_name("", NAME_OCTETS)
     if request.credit:
         consumer.waiting = sent
         channel.consumers[request.consumer_tag] = consumer
@@ -50,18 +54,25 @@ def consume(channel: FrontChannel, request: Any) -> None:
         raise
 
 
-def selected(channel: FrontChannel, request: Any) -> tuple[Selector | None, Any]:
-    """The selector that the front tries itself, and what is left for the upstream. It can where the queue is the
-    client's own: nobody else misses what is not selected."""
-    client, text = channel.client, request.arguments.get(SELECTOR)
-    if not text or client.link.target.capabilities.browse or request.queue not in client.exclusive:
-        return None, request
-    try:
-        selector = Selector(str(text))
-    except SelectorError as error:
-        raise refused(406, f"the selector is malformed: {error}") from None
-    arguments = {name: value for name, value in request.arguments.items() if name != SELECTOR}
-    return selector, replace(request, arguments=arguments)
+def tried_here(channel: FrontChannel, request: Any) -> tuple[Selector | None, bool, Any]:
+    """What the front finds out itself, and what is left for the upstream: the selector, whether the consumer wants
+    nothing of its own connection, and the request. It can where the queue is the client's own: nobody else misses what
+    is not wanted."""
+    client, arguments = channel.client, request.arguments
+    no_local = request.no_local or bool(arguments.get(NO_LOCAL))
+    if NO_LOCAL in arguments:
+        arguments = {name: value for name, value in arguments.items() if name != NO_LOCAL}
+        request = replace(request, arguments=arguments, no_local=no_local)
+    if request.queue not in client.exclusive:
+        return None, False, request
+    selector, text = None, arguments.get(SELECTOR)
+    if text and not client.link.target.capabilities.browse:
+        try:
+            selector = Selector(str(text))
+        except SelectorError as error:
+            raise refused(406, f"the selector is malformed: {error}") from None
+        arguments = {name: value for name, value in arguments.items() if name != SELECTOR}
+    return selector, no_local, replace(request, arguments=arguments, no_local=False)
 
 
 def cancel(channel: FrontChannel, request: operations.Cancel) -> None:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from gateway import operations
 from gateway.errors import EncodeError, FrameSyntaxError, LocalError, StateError
+from gateway.fidelity.reserved import raw_annotations
 from gateway.front.consumers import FrontConsumer, Outstanding
-from gateway.front.messages import restored
+from gateway.front.messages import LOCAL, restored
 from gateway.front.refusals import refused
 from gateway.message import Message
 from gateway.operations import Settlement
@@ -50,14 +51,16 @@ def deliver(channel: FrontChannel, operation: operations.Deliver) -> None:
 
 
 def wants(channel: FrontChannel, consumer: FrontConsumer, message: Message) -> bool:
-    """Whether the selector of a consumer selects a message. One that costs too much to find out about is not for it."""
-    if consumer.selector is None:
+    """Whether a consumer wants a message, by its selector and ``no_local``. One that costs too much to find out about is
+    not for it."""
+    if consumer.selector is None and not consumer.no_local:
         return True
     client = channel.client
     try:
-        return consumer.selector.matches(
-            restored(message).properties, Steps(client.host.broker_limits.select_steps)
-        )  # fmt: skip
+        if consumer.no_local and raw_annotations(message).get(LOCAL) == client.stamp:
+            return False
+        steps = Steps(client.host.broker_limits.select_steps)
+        return consumer.selector is None or consumer.selector.matches(restored(message).properties, steps)
     except TooManySteps:
         client.counts.undeliverable(client, consumer.request.queue, "its selector takes too many steps")
     except FrameSyntaxError as error:

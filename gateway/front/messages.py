@@ -20,6 +20,10 @@ only look like one cost a decoding."""
 _may_copy: Final = re.compile(rb"\x02CC|\x03BCC").search
 
 
+LOCAL: Final = "local"
+"""Entry of the reserved header that says which connection of a front has published a message."""
+
+
 def checked(message: Message, user: str, is_classic: bool) -> Message:
     """The message as it may go on a connection that others use.
 

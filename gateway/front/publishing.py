@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 from gateway import operations
 from gateway.errors import FrameSyntaxError
 from gateway.front.counts import PUBLISHES
-from gateway.front.messages import checked, restored
+from gateway.front.messages import LOCAL, checked, noted, restored
 from gateway.front.refusals import refused
 
 if TYPE_CHECKING:
     from gateway.front.channel import FrontChannel
+    from gateway.message import Message
 
 KNOWN_EXCHANGES_MAX: Final = 1_024
 """Of how many exchanges a channel remembers that they are there."""
@@ -22,7 +23,7 @@ def publish(channel: FrontChannel, request: Any) -> None:
     client = channel.client
     channel.check(request)
     message = request.message
-    if not client.link.is_up:
+    if client.lane is not None and not client.link.is_up:
         store(channel, request)
         return
     if request.exchange not in channel.known_exchanges and request.exchange:
@@ -31,7 +32,7 @@ def publish(channel: FrontChannel, request: Any) -> None:
             return
         if len(channel.known_exchanges) < KNOWN_EXCHANGES_MAX:
             channel.known_exchanges.add(request.exchange)
-    request.message = checked(message, client.user, client.is_classic)
+    request.message = _stamped(channel, checked(message, client.user, client.is_classic))
     if channel.is_transacted:
         channel.transaction[channel.say(request)] = request.serial
         channel.in_transaction = True
@@ -49,11 +50,17 @@ def publish(channel: FrontChannel, request: Any) -> None:
     client.count_unconfirmed(size)
 
 
+def _stamped(channel: FrontChannel, message: Message) -> Message:
+    """The message, marked as its client's if some consumer has to know."""
+    stamp = channel.client.stamp
+    return noted(message, **{LOCAL: stamp}) if stamp else message
+
+
 def store(channel: FrontChannel, request: Any) -> None:
     """Have the ledger keep a publish: the broker is away."""
     client, lane = channel.client, channel.client.lane
     assert lane is not None, "the channel has asked it"
-    request.message = message = checked(request.message, client.user, client.is_classic)
+    request.message = message = _stamped(channel, checked(request.message, client.user, client.is_classic))
     _ = message.properties  # what cannot be read is refused now
     if why := lane.full():
         refuse(channel, request, why)

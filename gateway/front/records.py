@@ -49,7 +49,7 @@ class FrontRecords:
         who = label(self._front, client.user)
         detail: dict[str, Any] | None = None
         if outcome != "confirmed":
-            detail = {"code": code, "text": text.encode("utf-8", "backslashreplace").decode()[:TEXT_MAX]}
+            detail = {"text": f"{code or ''} {text}".strip().encode("utf-8", "backslashreplace").decode()[:TEXT_MAX]}
         message = describe(client.broker, version, request.exchange, item, who, "front")
         self._add([LogEntry(message_id, EventKind(outcome), at, client.broker, version, detail, message)])
 

@@ -120,7 +120,7 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "no_local", RABBITMQ, (0, 0), Consume,
-        "a consumer with `no_local`", "one without it: RabbitMQ has never honored it",
+        "a consumer with `no_local`", "one without it, except on the client's own queue: RabbitMQ ignores it",
         lambda request, target: request.no_local,
         lambda request, expires: replace(request, no_local=False),
     ),

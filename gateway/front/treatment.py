@@ -152,6 +152,12 @@ TREATMENTS: Final[Mapping[type[operations.Operation], Treatment]] = {
                 540, "a selector: the broker behind this gateway would ignore it",
                 "it has a selector, the upstream ignores those, and the queue is not the client's own exclusive one",
             ),
+            Refusal(
+                lambda request, target: request.no_local,
+                540, "no_local: clients of this gateway share connections to the broker, which would take others' "
+                "messages for local",
+                "it has `no_local`, no rule rewrites that, and the queue is not the client's own exclusive one",
+            ),
         ),
     ),
     operations.Credit: Treatment(Kind.EMULATED, "deliveries wait at the front, within the prefetch"),

@@ -280,7 +280,7 @@ async def test_fronts_and_their_clients_are_shown(tmp_path: Path, monkeypatch: p
         channel = links[0].channel(Channel)
         await channel.open()
         await channel.request(DeclareQueue(channel.number, "q", durable=True))
-        await channel.request(Consume(channel.number, "q", "tag", no_local=True))
+        await channel.request(Consume(channel.number, "q", "tag"))
 
         (front,) = (await shown(""))["fronts"]
         assert front == await shown("/legacy")

@@ -20,6 +20,7 @@ from gateway.operations import (
     Publish,
     Qos,
     Recover,
+    SelectConfirm,
     Settle,
     Settlement,
     TxCommit,
@@ -205,3 +206,21 @@ async def test_a_selector_on_the_queue_of_the_client_is_tried_at_the_front(estat
     with pytest.raises(GatewayError, match="would ignore it"):
         await channel.request(Consume(channel.number, "shared", "other", arguments=arguments))
     assert link.ended is None
+
+
+async def test_no_local_on_the_queue_of_the_client_is_kept_by_the_front(estate: Estate) -> None:
+    """All clients share a connection to the broker, which cannot tell whose messages these are."""
+    link = await estate.link()
+    channel, other = await estate.channel(link), await estate.channel(await estate.link())
+    await channel.request(DeclareQueue(channel.number, "mine", exclusive=True))
+    await channel.request(Consume(channel.number, "mine", "tag", no_local=True))
+    own = await estate.channel(link)
+    await own.request(SelectConfirm(own.number))
+    serial = own.send(Publish(own.number, "", "mine", Message(b"of this connection", Properties(headers={"a": 1}))))
+    await until(lambda: serial in own.confirmed)
+    other.send(Publish(other.number, "", "mine", Message(b"of another")))
+    await until(lambda: bool(channel.deliveries))
+    assert [bytes(each.message.body) for each in channel.deliveries] == [b"of another"]
+    await channel.request(DeclareQueue(channel.number, "shared", durable=True))
+    with pytest.raises(GatewayError, match="no_local"):
+        await channel.request(Consume(channel.number, "shared", "other", no_local=True))

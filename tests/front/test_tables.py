@@ -110,6 +110,7 @@ def test_other_rewrites() -> None:
         (Qos(1, 1, prefetch_size=1), 540),
         (Recover(1, requeue=False), 540),
         (Consume(1, "q", acquired=False), 540),
+        (Consume(1, "q", no_local=True), 540),
         (Consume(1, "q", arguments={"x-filter-jms-selector": "a = 1"}), 540),
         (DeclareExchange(1, "e", "strange"), 503),
         (DeclareExchange(1, "e", "x-delayed-message"), 540),
