@@ -51,8 +51,8 @@ def deliver(channel: FrontChannel, operation: operations.Deliver) -> None:
 
 
 def wants(channel: FrontChannel, consumer: FrontConsumer, message: Message) -> bool:
-    """Whether a consumer wants a message, by its selector and ``no_local``. One that costs too much to find out about is
-    not for it."""
+    """Whether a consumer wants a message, by its selector and ``no_local``. One that takes too many steps to find out
+    about is not for it."""
     if consumer.selector is None and not consumer.no_local:
         return True
     client = channel.client
