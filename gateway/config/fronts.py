@@ -87,7 +87,7 @@ class FrontSettings(Settings, frozen=True):
     """How long a stored publish may wait before nothing more is stored; 0: for ever."""
     store_full: Literal["wait", "refuse"] = "wait"
     """What becomes of further publishes when nothing more is stored. ``wait``: nothing is read from the publisher.
-    ``refuse``: it is told so (nack, or 506)."""
+    ``refuse``: they are refused (nack, or 506 on a channel without confirms)."""
     connections: Annotated[int, Meta(ge=1, le=1_000_000)] = 4_096
     """Most clients at once."""
     connections_per_address: Annotated[int, Meta(ge=1, le=1_000_000)] = 1_024

@@ -473,7 +473,7 @@ class FrontClient:
         return host.has_memory(0) and (self.share is None or self.share.has_memory)
 
     def count_unconfirmed(self, size: int) -> None:
-        """So many bytes more were published and have no outcome; below 0: fewer."""
+        """Count bytes that were published and have no outcome; below 0: that have theirs."""
         self.counts.unconfirmed(size)
         if self.share is not None:
             self.share.bytes += size

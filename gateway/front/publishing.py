@@ -93,7 +93,7 @@ def store_sent(channel: FrontChannel) -> None:
 
 
 def refuse(channel: FrontChannel, request: operations.Publish, why: str) -> None:
-    """A publish cannot be kept, and its client is told."""
+    """Refuse a publish that cannot be kept."""
     client = channel.client
     if channel.over:
         client.counts.publish_lost(client, request, why)

@@ -120,3 +120,4 @@ def recovered(channel: FrontChannel, request: operations.Recover, outcome: opera
         consumer.held.clear()
         consumer.held_bytes = 0
     channel.outstanding.clear()
+    channel.given_back.clear()

@@ -309,7 +309,7 @@ class FrontStore:
         self.settings = settings
 
     def count(self, size: int) -> None:
-        """So many bytes more wait."""
+        """Count bytes that wait."""
         self.held_bytes += size
         self._counts.stored_bytes = self.held_bytes
 
