@@ -228,6 +228,43 @@ async def test_publishes_are_stored_while_the_broker_is_away(estate: Estate, ver
     assert estate.front.counts.stored_bytes == 0
 
 
+async def test_the_order_holds_over_many_outages(estate: Estate) -> None:
+    """Publishes go on all the time, and the outbox sends what was stored whenever the broker is there."""
+    channel = await estate.publisher()
+    url = f"amqp://guest:guest@127.0.0.1:{estate.broker.port}/?version=0-9-1"
+    serials: dict[int, bytes] = {}
+
+    def publish(count: int) -> None:
+        for _ in range(count):
+            body = b"%d" % len(serials)
+            serials[channel.publish(body)] = body
+
+    for _ in range(5):
+        publish(20)
+        await estate.lose()
+        publish(20)
+        await until(lambda: bool(estate.ledger.kept))
+        estate.come_back()
+        outbox = await Dialer("outbox", BrokerSettings(url=url)).open("outbox")
+        sending = outbox.channel(Channel)
+        await sending.open()
+        await sending.request(SelectConfirm(sending.number))
+        (lane,) = estate.front.store.lanes.values()
+        while not lane.is_drained:
+            if not estate.ledger.kept:
+                await asyncio.sleep(0.01)
+                continue
+            _, exchange, item = estate.ledger.kept[0]
+            await sending.request(Publish(sending.number, exchange, item.routing_key, item.message))
+            estate.ledger.kept.pop(0)
+        await outbox.close()
+    await until(lambda: serials.keys() <= set(channel.confirmed))
+    bodies = estate.in_queue()
+    assert set(bodies) == set(serials.values())
+    first = {body: bodies.index(body) for body in serials.values()}
+    assert sorted(first, key=lambda body: first[body]) == list(serials.values()), "the first copies are in order"
+
+
 async def test_what_is_not_confirmed_at_the_loss_is_stored_first(estate: Estate) -> None:
     channel = await estate.publisher()
     serials = [channel.publish(b"%d" % number) for number in range(20)]
