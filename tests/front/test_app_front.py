@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from gateway.app import App, running
+from gateway.app import running
 from gateway.broker.server import EmbeddedBroker
 from gateway.commands import cli
 from gateway.config import (
@@ -29,10 +29,9 @@ from gateway.config import (
 from gateway.config.loading import load
 from gateway.errors import AuthenticationFailed, ConfigurationError, GatewayError, RestartNeeded
 from gateway.exits import DONE, NOT_FOUND
-from gateway.ledger import OutboxFilter
 from gateway.link import Channel, Link
 from gateway.message import Message
-from gateway.operations import Confirmed, Consume, DeclareQueue, Get, Got, Publish, SelectConfirm
+from gateway.operations import Consume, DeclareQueue, Get, Got, Publish, SelectConfirm
 from gateway.upstreams.keeper import Dialer
 from tests.front.fronts import ADMIN
 from tests.upstreams.fake import until
@@ -151,64 +150,6 @@ async def test_a_reload_cuts_nobody_off(tmp_path: Path) -> None:
             await link.close()
     for upstream in upstreams:
         await upstream.stop()
-
-
-async def test_publishes_survive_an_outage_in_the_ledger(tmp_path: Path) -> None:
-    """They are confirmed while the broker is away, and reach it behind one another and before newer ones; after a
-    restart, too."""
-    upstream = EmbeddedBroker(EmbeddedSettings(port=0))
-    await upstream.start()
-    front = FrontSettings(port=0, broker="modern", users=(ADMIN,), store="when-down")
-
-    def with_port(port: int) -> Config:
-        url = f"amqp://guest:guest@127.0.0.1:{port}/?version=0-9-1"
-        brokers = {"modern": BrokerSettings(url=url, reconnect_min=0.01, reconnect_max=0.05)}
-        return msgspec.structs.replace(configuration(tmp_path), brokers=brokers, fronts={"legacy": front})
-
-    there, away = with_port(upstream.port), with_port(1)
-    later = there
-
-    async def publish(channel: Channel, *bodies: bytes) -> None:
-        for body in bodies:
-            outcome = await channel.request(Publish(channel.number, "", "q", Message(body)))
-            assert isinstance(outcome, Confirmed)
-
-    async def opened(app: App) -> Channel:
-        url = f"amqp://guest:guest@127.0.0.1:{app.ports.fronts['legacy']}/?version=0-9-1"
-        link = await Dialer("client", BrokerSettings(url=url)).open("client")
-        channel = link.channel(Channel)
-        await channel.open()
-        await channel.request(SelectConfirm(channel.number))
-        return channel
-
-    def in_queue() -> list[bytes]:
-        queue = upstream.broker.virtual_host("/").queues["q"]
-        return [bytes(entry.envelope.message.body) for line in queue._lines for entry in line if entry.ready]
-
-    async with running(there, read=lambda: later) as app:
-        channel = await opened(app)
-        await channel.request(DeclareQueue(channel.number, "q", durable=True))
-        await publish(channel, b"1")
-        later = away
-        assert (await app.reloads.reload()).status == "applied"
-        await publish(channel, b"2", b"3")
-        rows, _ = await app.gateway.outbox.page(OutboxFilter(), None, 10)
-        assert [row.client for row in rows] == ["front:legacy/guest"] * 2
-        later = there
-        assert (await app.reloads.reload()).status == "applied"
-        await publish(channel, b"4")
-        assert in_queue() == [b"1", b"2", b"3", b"4"]
-        later = away
-        assert (await app.reloads.reload()).status == "applied"
-        await publish(channel, b"5", b"6")
-        await channel.link.close()
-    assert in_queue() == [b"1", b"2", b"3", b"4"]
-    async with running(there) as app:
-        channel = await opened(app)
-        await publish(channel, b"7")
-        assert in_queue() == [b"%d" % number for number in range(1, 8)]
-        await channel.link.close()
-    await upstream.stop()
 
 
 async def test_what_clients_publish_has_a_timeline(tmp_path: Path) -> None:
