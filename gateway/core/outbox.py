@@ -89,6 +89,8 @@ YEAR: Final = 366 * 86_400
 """How far ahead a publish may be scheduled, in seconds."""
 CLOCK: Final = 1_000
 """How exact a database's clock is, in microseconds: so much later something is due, so as never to be early."""
+SKEW: Final = 3_600_000_000
+"""How far the clocks of processes and of the database may differ, in microseconds, where only speed depends on it."""
 GRACE: Final = 1.0
 """Time to release a broker beyond the messages in flight, in seconds."""
 TELL_EVERY: Final = 0.2
@@ -314,6 +316,12 @@ class Outbox:
         """Those that the ledger holds, in the order in which they were taken. Raises ValueError for a cursor that is
         none."""
         return await self._ledger.outbox.page(where, cursor, limit)
+
+    async def oldest(self, broker: str, client: str) -> float | None:
+        """When the first of a client's publishes was put that is to be sent before newer ones, in seconds since 1970;
+        None: there is none."""
+        found = await self._ledger.outbox.oldest(broker, client, clock.now_ns() // 1000 + SKEW)
+        return None if found is None else found / 1e6
 
     def waits_for(self, row: Promised) -> str:
         """What stands in the way of one that is due; empty: nothing, or it is not due."""

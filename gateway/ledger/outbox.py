@@ -299,8 +299,6 @@ class OutboxStore:
                 query = query.where(outbox.c.client == octets(where.client))
             if where.dead is not None:
                 query = query.where((outbox.c.due_at == NEVER) == sa.literal(where.dead))
-            if where.due_by is not None:
-                query = query.where(outbox.c.due_at <= where.due_by)
         if cursor is not None:
             query = query.where(outbox.c.message_id > place_of(cursor))
 
@@ -310,6 +308,27 @@ class OutboxStore:
 
         answer: tuple[list[Promised], str | None] = await self._ledger.read(page)
         return answer
+
+    async def oldest(self, broker: str, client: str, by: int) -> int | None:
+        """When the first of a client's publishes was put that keeps its place: what was scheduled for later, postponed
+        or refused for good has none. In microseconds since 1970; None: there is none.
+
+        Args:
+            by: only those that were due at this time. It keeps the query short.
+        """
+        query = (
+            sa.select(outbox.c.at)
+            .where(
+                outbox.c.due_at <= by,
+                outbox.c.due_at <= outbox.c.at,
+                outbox.c.broker == broker,
+                outbox.c.client == octets(client),
+            )
+            .order_by(outbox.c.due_at)
+            .limit(1)
+        )
+        found: int | None = await self._ledger.read(lambda connection: connection.execute(query).scalar())
+        return found
 
 
 def _promised(row: Any, *, doubtful: bool = False) -> Promised:

@@ -226,5 +226,3 @@ class OutboxFilter(msgspec.Struct, frozen=True, kw_only=True):
     broker: str | None = None
     client: str | None = None
     dead: bool | None = None
-    due_by: int | None = None
-    """Due at this time of the database's clock, in microseconds since 1970, or before."""

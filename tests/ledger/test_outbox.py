@@ -232,3 +232,21 @@ async def test_a_large_call_is_written_in_groups(open_ledger: Open) -> None:
     done = [(row.message_id, [entry(row.message_id, EventKind.CONFIRMED)]) for row in rows[:20]]
     assert await ledger.outbox.settle(done, [(row.message_id, 0.0, {}) for row in rows[20:]]) == [True] * 35
     assert len(await ledger.outbox.claim(100, RABBIT)) == 15
+
+
+async def test_the_oldest_that_keeps_its_place(ledger: Ledger, clock: Clock) -> None:
+    """What was scheduled for later, postponed or refused for good holds nothing up."""
+    by = NOW + 1_000_000
+    assert await ledger.outbox.oldest("rabbit", "shop", by) is None
+    await put(ledger, 1, due_at=NOW + 10)
+    await put(ledger, 1, client="other")
+    await put(ledger, 1, broker="brokerj")
+    assert await ledger.outbox.oldest("rabbit", "shop", by) is None
+    clock.now = (NOW + 5) / 1e6
+    first, second = await put(ledger, 1, at=NOW + 1) + await put(ledger, 1, at=NOW + 2)
+    assert await ledger.outbox.oldest("rabbit", "shop", by) == NOW + 1
+    taken = {row.message_id: row for row in await ledger.outbox.claim(10, RABBIT)}
+    assert await ledger.outbox.oldest("rabbit", "shop", by) == NOW + 1
+    await ledger.outbox.settle([], retry=[(first.message_id, 1.0, {})], kept=[(second.message_id, [], {})])
+    assert {first.message_id, second.message_id} <= taken.keys()
+    assert await ledger.outbox.oldest("rabbit", "shop", by) is None
