@@ -40,11 +40,11 @@ class FrontChannel:
     """See the module."""
 
     __slots__ = (
-        "client", "closing", "committing", "confirms", "confirms_upstream", "consumers", "flushing", "given_back",
-        "in_transaction", "is_asking", "is_giving_back", "is_transacted", "known_exchanges", "last_queue", "later",
+        "asking", "client", "closing", "committing", "confirms", "confirms_upstream", "consumers", "flushing",
+        "given_back", "in_transaction", "is_giving_back", "is_transacted", "known_exchanges", "last_queue", "later",
         "limit", "newest", "number", "outstanding", "over", "own", "prefetch", "recorded", "reserved", "restarts",
-        "sent", "stopped", "strikes", "takes_publishes", "transaction", "unconfirmed", "unconfirmed_bytes", "undecided",
-        "up", "upstream_prefetch", "void",
+        "sent", "stopped", "strikes", "takes_publishes", "transaction", "unconfirmed", "unconfirmed_bytes",
+        "undecided", "up", "upstream_prefetch", "void",
     )  # fmt: skip
 
     def __init__(self, client: FrontClient, number: int) -> None:
@@ -59,8 +59,8 @@ class FrontChannel:
         """See the module."""
         self.own: dict[int, Callable[[operations.Outcome], None]] = {}
         """Requests of the front's own, by upstream serial: what to do with the outcome."""
-        self.is_asking = False
-        """A question of the front's own is under way, and the next request waits for the answer."""
+        self.asking: operations.Publish | None = None
+        """A publish for which the front asks the broker something first. The next request waits for the answer."""
         self.recorded: dict[int, bytes] = {}
         """Publishes that have a timeline: the client's serial -> id."""
         self.unconfirmed = 0
@@ -110,7 +110,7 @@ class FrontChannel:
 
     def may_take(self, operation: operations.Operation) -> bool:
         """Whether the next request of the client need not wait."""
-        if self.committing or self.is_asking or self.is_giving_back:
+        if self.committing or self.asking is not None or self.is_giving_back:
             return False
         kind = type(operation)
         if kind in LOCAL:
@@ -121,7 +121,7 @@ class FrontChannel:
         if not link.writable:
             return False
         if kind is operations.Publish:
-            if lane is not None and not lane.is_drained:
+            if lane is not None and not lane.is_drained_for(self.client):
                 return False  # what is stored goes first
             return self.takes_publishes and link.blocked is None and self.client.may_publish(self)
         if kind is operations.Cancel:

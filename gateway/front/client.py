@@ -94,9 +94,8 @@ class UpstreamLink(Protocol):
 class PublishLane(Protocol):
     """Where publishes of a client go while the broker is away."""
 
-    @property
-    def is_drained(self) -> bool:
-        """The broker has all that was stored."""
+    def is_drained_for(self, client: FrontClient) -> bool:
+        """Whether the broker has all that was stored before the client's next publish."""
 
     def may_store(self, channel: FrontChannel, request: Publish) -> bool:
         """Whether a publish may be stored now, while the broker is away."""
@@ -387,7 +386,7 @@ class FrontClient:
         if not self.is_connected or self.backlog:
             return
         for channel in self.channels.values():
-            if channel.unconfirmed:
+            if channel.unconfirmed or channel.asking is not None:
                 # Without an upstream that may take long, and nobody shall wait for the answer to a close.
                 if not self.link.is_up and self.holds_close:
                     self._answer_close()

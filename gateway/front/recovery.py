@@ -38,7 +38,9 @@ def lost(channel: FrontChannel, hard: bool) -> None:
     channel.undecided.clear()
     channel.given_back.clear()
     channel.is_giving_back = False
-    channel.is_asking = False
+    if channel.asking is not None:
+        channel.client.backlog.appendleft(channel.asking)
+        channel.asking = None
     channel.known_exchanges.clear()
     channel.takes_publishes = True
     channel.upstream_prefetch = -1

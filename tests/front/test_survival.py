@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 
 import pytest
 
@@ -294,3 +295,28 @@ async def test_another_node_takes_over() -> None:
         await front.stop()
         for node in nodes:
             await node.stop()
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_a_publish_whose_exchange_is_asked_for_is_not_lost(estate: Estate, leaves: bool) -> None:
+    """The broker is lost, or the client leaves, before the answer. The front asks brokers that would drop a publish to
+    an exchange that is not there."""
+    link = await estate.link()
+    channel = await estate.channel(link)
+    await channel.request(DeclareQueue(channel.number, "q", durable=True))
+    await channel.request(BindQueue(channel.number, "q", "amq.fanout", ""))
+    ((upstream,),) = estate.front.pool.links.values()
+    known = replace(upstream.target.capabilities, unknown_exchange_reported=False)
+    upstream.target = replace(upstream.target, capabilities=known)
+    ((relayed,),) = (client.channels.values() for client in estate.front.clients.values())
+    if not leaves:
+        relayed.up.front = None  # the broker's answers are lost from now on
+    channel.send(Publish(channel.number, "amq.fanout", "", Message(b"kept")))
+    if leaves:
+        await link.close()
+        channel = await estate.channel(await estate.link())
+    else:
+        await until(lambda: relayed.asking is not None)
+        estate.cut()
+        await until(lambda: upstream.restores == 1)
+    assert await seen(channel, "q") == [b"kept"]
