@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway import operations
-from gateway.errors import FrameSyntaxError
+from gateway.errors import BrokerUnavailable, FrameSyntaxError, LimitExceeded, LocalError
 from gateway.front.counts import PUBLISHES
-from gateway.front.messages import LOCAL, checked, noted, restored
+from gateway.front.messages import LOCAL, checked, marked, noted, restored
 from gateway.front.refusals import refused
 
 if TYPE_CHECKING:
@@ -128,6 +129,17 @@ def stored(results: Sequence[tuple[FrontChannel, operations.Publish, str]]) -> N
         progress(channel)
 
 
+def send_stored(channel: FrontChannel, request: operations.Publish, resent: bool) -> None:
+    """Send a publish that was to be stored to the broker, which is there again. ``resent``: it may have it."""
+    try:
+        if not channel.confirms_upstream:
+            channel.ask(operations.SelectConfirm(channel.number))
+            channel.confirms_upstream = True
+        channel.send(replace(request, message=marked(request.message)) if resent else request)
+    except (LocalError, LimitExceeded, BrokerUnavailable) as error:
+        channel.fail(506, f"RESOURCE_ERROR - the channel cannot go on at the broker: {error}"[:255])
+
+
 def _runs(serials: list[int]) -> Iterator[tuple[int, int]]:
     """First and last of each run of numbers without a gap."""
     first = last = 0
@@ -145,7 +157,7 @@ def find_exchange(channel: FrontChannel, request: operations.Publish) -> None:
     """A broker that takes publishes to an exchange that is not there is asked for it first."""
 
     def found(outcome: operations.Outcome) -> None:
-        channel.is_asking = False
+        channel.asking = None
         if isinstance(outcome, operations.Failed):
             text = f"no exchange '{request.exchange}' in vhost '{channel.client.virtual_host}'"
             channel.refuse(request, refused(404, text))
@@ -154,7 +166,7 @@ def find_exchange(channel: FrontChannel, request: operations.Publish) -> None:
             channel.take(request)
         channel.client.rouse()
 
-    channel.is_asking = True
+    channel.asking = request
     channel.ask(operations.QueryExchange(channel.number, request.exchange), found)
 
 

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
@@ -22,7 +23,6 @@ from gateway.errors import BudgetExceeded, GatewayError, Overloaded
 from gateway.front import publishing
 from gateway.front.counts import FrontCounts
 from gateway.front.shares import label
-from gateway.ledger import OutboxFilter
 from gateway.operations import Publish
 from gateway.runtime.clock import clock
 from gateway.runtime.tasks import Tasks
@@ -85,10 +85,7 @@ class GatewayLedger:
 
     async def oldest(self, broker: str, client: str) -> float | None:
         """See :class:`PublishLedger`."""
-        due_by = clock.now_ns() // 1000
-        where = OutboxFilter(broker=broker, client=client, dead=False, due_by=due_by)
-        rows, _ = await self._gateway.outbox.page(where, None, 1)
-        return rows[0].at / 1e6 if rows else None
+        return await self._gateway.outbox.oldest(broker, client)
 
     def held_bytes(self, client: str) -> int:
         """See :class:`PublishLedger`."""
@@ -102,6 +99,11 @@ class StoredPublish(NamedTuple):
     request: Publish
     item: Publication
 
+    @property
+    def size(self) -> int:
+        """Bytes of the body."""
+        return len(self.item.message.body)
+
 
 class StoreLane:
     """The publishes of one user for one broker."""
@@ -109,7 +111,8 @@ class StoreLane:
     def __init__(self, store: FrontStore, broker: str, user: str) -> None:
         self.clients: dict[FrontClient, None] = {}
         self.is_drained = False
-        """The broker has all that was stored. False at first: an earlier process may have stored something."""
+        """The broker has all that this process has stored, and what others had stored when it looked last. False at
+        first: an earlier process may have stored something."""
         self.pending: deque[StoredPublish] = deque()
         """What the ledger does not have yet."""
         self._store = store
@@ -118,6 +121,8 @@ class StoreLane:
         self._oldest: float | None = None
         self._pending_bytes = 0
         self._is_over_budget = False
+        self._newcomers: set[FrontClient] = set()
+        """Clients for whom the ledger was not asked yet: another process may have stored what they published there."""
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -126,18 +131,24 @@ class StoreLane:
     def attend(self, client: FrontClient) -> None:
         """One client more."""
         self.clients[client] = None
+        self._newcomers.add(client)
         self._begin()
 
     def leave(self, client: FrontClient) -> None:
         """The client is gone. What it has published stays."""
         self.clients.pop(client, None)
+        self._newcomers.discard(client)
+
+    def is_drained_for(self, client: FrontClient) -> bool:
+        """Whether the broker has all that was stored before the client's next publish."""
+        return self.is_drained and client not in self._newcomers
 
     def may_store(self, channel: FrontChannel, request: Publish) -> bool:
         """Whether a publish may be stored now, while the broker is away."""
         settings = self._store.settings
         if channel.is_transacted or channel.up is not None or channel.sent or not self.may_keep(channel, request):
             return False
-        if len(self.pending) >= settings.publish_window or self._pending_bytes >= settings.publish_window_bytes:
+        if self._store.pending_bytes >= settings.memory:
             return False
         return settings.store_full == "refuse" or not (self._is_over_budget or self.full())
 
@@ -146,7 +157,8 @@ class StoreLane:
         back is not: it might come before the queue."""
         if self._store.settings.store != "when-down" or request.immediate:
             return False
-        return bool(request.exchange) or request.routing_key not in channel.client.topology.queues
+        client, key = channel.client, request.routing_key
+        return bool(request.exchange) or not (key in client.topology.queues or key in client.link.owners)
 
     def full(self) -> str:
         """Why nothing more is stored; empty: there is room."""
@@ -173,7 +185,7 @@ class StoreLane:
     # --------------------------------------------------------------------------------------------- worker
 
     def _begin(self) -> None:
-        if not self.is_drained and (self._task is None or self._task.done()):
+        if (self._newcomers or not self.is_drained) and (self._task is None or self._task.done()):
             self._task = self._store.tasks.start(self._run(), f"store {self._label}")
 
     @property
@@ -183,31 +195,33 @@ class StoreLane:
 
     async def _run(self) -> None:
         """Have the ledger take what is pending, and find out when the broker has all of it."""
-        while not self.is_drained:
+        while self._newcomers or not self.is_drained:
             self._wake.clear()
+            newcomers = set(self._newcomers)
             try:
                 if self.pending:
                     await self._put()
                     continue
-                self._oldest = await self._store.ledger.oldest(self._broker, self._label)
-                self._is_over_budget = False
-                self._store.measure()
-            except (BudgetExceeded, Overloaded) as error:
-                self._over_budget(error)
-                self._rouse()
-                await clock.sleep(RETRY_AFTER)
-                continue
+                oldest = await self._store.ledger.oldest(self._broker, self._label)
             except GatewayError as error:
                 self._store.waits(self._broker, error)
                 await clock.sleep(RETRY_AFTER)
                 continue
+            except Exception as error:  # a fault of ours must not keep what is pending for ever
+                log("front.store_failed", logging.ERROR, exc_info=error, front=self._store.front)
+                await clock.sleep(RETRY_AFTER)
+                continue
             if self.pending:
                 continue
-            if self._oldest is None:
-                self.is_drained = True
-                self._rouse()
-                return
-            self._rouse()  # there may be room again
+            self._oldest = oldest
+            self._is_over_budget = False
+            self._store.measure()
+            self.is_drained = oldest is None
+            if self.is_drained:
+                self._newcomers -= newcomers
+            self._rouse()  # there may be room again; and somebody may store something meanwhile
+            if self.is_drained or self.pending:
+                continue
             try:
                 async with asyncio.timeout(LOOK_EVERY if self.is_up else RETRY_AFTER):
                     await self._wake.wait()
@@ -219,38 +233,79 @@ class StoreLane:
         batch: list[StoredPublish] = []
         size = 0
         for each in self.pending:
-            size += len(each.item.message.body)
+            size += each.size
             if batch and (len(batch) >= BATCH or size > BATCH_BYTES):
                 break
             batch.append(each)
-        for exchange, group in groupby(batch, lambda each: each.request.exchange):
+        for _, group in groupby(batch, lambda each: each.request.exchange):
             stored = list(group)
-            items = [each.item for each in stored]
-            results = await self._store.ledger.put(self._broker, exchange, items, self._label)
-            self._is_over_budget = False
-            self._taken(stored)
-            publishing.stored(
-                [
-                    (each.channel, each.request, "" if result.error is None else str(result.error))
-                    for each, result in zip(stored, results, strict=True)
-                ]
-            )
+            try:
+                await self._put_together(stored)
+            except (BudgetExceeded, Overloaded) as error:
+                if len(stored) == 1 or not await self._put_some(stored):
+                    await self._over_budget(error)
+                return
+
+    async def _put_together(self, stored: Sequence[StoredPublish]) -> None:
+        """Store the first of what is pending, which all go to one exchange. Raises as :meth:`PublishLedger.put`."""
+        items = [each.item for each in stored]
+        results = await self._store.ledger.put(self._broker, stored[0].request.exchange, items, self._label)
+        self._is_over_budget = False
+        self._store.goes_on()
+        self._taken(stored)
+        publishing.stored(
+            [
+                (each.channel, each.request, "" if result.error is None else str(result.error))
+                for each, result in zip(stored, results, strict=True)
+            ]
+        )
+
+    async def _put_some(self, stored: Sequence[StoredPublish]) -> bool:
+        """There is no room for all of them: store as many as there is room for. Whether there was any."""
+        count = len(stored)
+        while count > 1:
+            count //= 2
+            with suppress(BudgetExceeded, Overloaded):
+                await self._put_together(stored[:count])
+                return True
+        return False
 
     def _taken(self, stored: Sequence[StoredPublish]) -> None:
         """They are pending no more."""
         for each in stored:
             self.pending.popleft()
-            self._pending_bytes -= len(each.item.message.body)
+            self._pending_bytes -= each.size
         self._store.measure()
 
-    def _over_budget(self, error: GatewayError) -> None:
-        """The user's share of the ledger, or all of it, is used up."""
+    async def _over_budget(self, error: GatewayError) -> None:
+        """The user's share of the ledger, or all of it, is used up: not one more can be stored."""
         self._is_over_budget = True
         self._store.waits(self._broker, error)
         if self._store.settings.store_full == "refuse":
             refused = list(self.pending)
             self._taken(refused)
             publishing.stored([(each.channel, each.request, str(error)) for each in refused])
+        elif self.is_up and await self._store.ledger.oldest(self._broker, self._label) is None:
+            self._send_pending()
+        else:
+            self._rouse()
+            await clock.sleep(RETRY_AFTER)
+
+    def _send_pending(self) -> None:
+        """The broker is there and has all that was stored, but the ledger takes nothing: what is pending goes to the
+        broker by the channels on which it came. What has no channel any more goes on waiting for the ledger."""
+        pending = list(self.pending)
+        self.pending.clear()
+        for at, each in enumerate(pending):
+            if each.channel.over:
+                self.pending.append(each)
+            elif each.channel.client.link.is_up:
+                self._pending_bytes -= each.size
+                publishing.send_stored(each.channel, each.request, each.item.resent)
+            else:
+                self.pending.extend(pending[at:])
+                break
+        self._store.measure()
 
     def _rouse(self) -> None:
         for client in list(self.clients):
@@ -316,9 +371,17 @@ class FrontStore:
     def measure(self) -> None:
         """Find out how many bytes wait."""
         labels = {lane.label for lane in self._lanes.values()}
-        self.held_bytes = sum(self.ledger.held_bytes(label) for label in labels)
-        self.held_bytes += sum(lane.pending_bytes for lane in self._lanes.values())
+        self.held_bytes = sum(self.ledger.held_bytes(label) for label in labels) + self.pending_bytes
         self._counts.stored_bytes = self.held_bytes
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes that are on their way to the ledger."""
+        return sum(lane.pending_bytes for lane in self._lanes.values())
+
+    def goes_on(self) -> None:
+        """The ledger takes something again."""
+        self._said = ""
 
     def waits(self, broker: str, error: GatewayError) -> None:
         """The ledger takes nothing for now: logged when the reason changes."""

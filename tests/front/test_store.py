@@ -44,6 +44,8 @@ class Ledger:
     kept: list[tuple[str, str, Publication]] = field(default_factory=list)
     since: float | None = None
     error: GatewayError | None = None
+    room: int = 1 << 20
+    """How many it takes."""
     bad: str = ""
     """A routing key whose publishes are refused."""
     puts: int = 0
@@ -56,6 +58,8 @@ class Ledger:
         await asyncio.sleep(0)
         if self.error is not None:
             raise self.error
+        if len(self.kept) + len(messages) > self.room:
+            raise BudgetExceeded("budget scheduled: enough")
         results = []
         for each in messages:
             is_bad = bool(self.bad) and each.routing_key == self.bad
@@ -404,6 +408,65 @@ async def test_a_user_at_its_share_of_the_ledger_waits(make: Callable[..., Any])
     assert serial not in channel.confirmed
     estate.ledger.error = None
     await until(lambda: serial in channel.confirmed)
+
+
+async def test_as_much_is_stored_as_the_share_of_the_user_allows(estate: Estate) -> None:
+    """A commit would hold more than that. The rest waits for the broker, and goes there behind what was stored."""
+    channel = await estate.publisher()
+    estate.ledger.room = 7
+    await estate.lose()
+    serials = [channel.publish(b"%d" % number) for number in range(20)]
+    await until(lambda: len(channel.confirmed) == 7)
+    assert channel.confirmed == serials[:7]
+    estate.come_back()
+    await until(lambda: any(link.is_up for link in estate.front.pool.all()))
+    assert estate.in_queue() == []
+    estate.ledger.room = 0
+    estate.send()
+    await until(lambda: channel.confirmed == serials)
+    assert estate.in_queue() == [b"%d" % number for number in range(7, 20)]
+    assert estate.front.counts.unconfirmed_bytes == estate.front.counts.stored_bytes == 0
+
+
+async def test_what_becomes_free_is_used_while_the_broker_is_away(make: Callable[..., Any]) -> None:
+    """Somebody has taken back what was stored."""
+    estate = await make(store_bytes=1 << 16)
+    channel = await estate.publisher()
+    await estate.lose()
+    serials = [channel.publish(bytes(1 << 14)) for _ in range(10)]
+    for number in (4, 8, 10):
+        await until(lambda number=number: len(channel.confirmed) == number)
+        estate.send()
+    assert channel.confirmed == serials
+
+
+async def test_a_client_that_comes_from_another_process_waits_for_what_that_one_has_stored(estate: Estate) -> None:
+    there = await estate.publisher()
+    await until(lambda: all(lane.is_drained for lane in estate.front.store.lanes.values()))
+    estate.ledger.kept.append((LABEL, "", Publication("q", Message(b"stored elsewhere"))))
+    estate.ledger.since = clock.now()
+    channel = await estate.channel()
+    await channel.request(SelectConfirm(channel.number))
+    serial = channel.publish(b"newer")
+    await asyncio.sleep(0.1)
+    assert serial not in channel.confirmed
+    other = there.publish(b"of a client that was here")
+    estate.send()
+    await until(lambda: serial in channel.confirmed and other in there.confirmed)
+
+
+async def test_a_reply_to_a_queue_of_another_client_waits_for_the_queue(estate: Estate) -> None:
+    channel, caller = await estate.publisher(), await estate.channel()
+    await caller.request(DeclareQueue(caller.number, "replies", exclusive=True))
+    await estate.lose()
+    reply = channel.publish(b"reply", "replies", mandatory=True)
+    await asyncio.sleep(0.1)
+    assert not estate.ledger.kept
+    estate.come_back()
+    await until(lambda: reply in channel.confirmed)
+    got = await caller.request(Get(caller.number, "replies", no_ack=True))
+    assert isinstance(got, Got)
+    assert got.message.body == b"reply"
 
 
 async def test_nothing_is_stored_without_the_setting(make: Callable[..., Any]) -> None:
