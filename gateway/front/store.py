@@ -207,7 +207,7 @@ class StoreLane:
                 self._store.waits(self._broker, error)
                 await clock.sleep(RETRY_AFTER)
                 continue
-            except Exception as error:  # a fault of ours must not keep what is pending for ever
+            except Exception as error:  # a defect must not keep what is pending for ever
                 log("front.store_failed", logging.ERROR, exc_info=error, front=self._store.front)
                 await clock.sleep(RETRY_AFTER)
                 continue
