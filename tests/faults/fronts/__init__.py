@@ -1,0 +1,1 @@
+"""Fronts on a bad day: real brokers and the gateway are killed under clients of AMQP."""
