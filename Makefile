@@ -79,6 +79,7 @@ test-all: $(SPARK) $(SITE)  ## that, RabbitMQ 4.3, and the long suites: Spark, c
 	@tests/servers/install.sh
 	@tests/deploy/install.sh
 	@tests/supply/install.sh
+	@tests/clients/install.sh
 	@exec $(BIN)/python tests/suites.py --tier all
 
 test-spark: $(SPARK)  ## all tests that run Spark: with kills of driver and JVM, and a cluster on loopback

@@ -157,6 +157,7 @@ SUITES = (
     Suite("spark-jobs", ("pipeline/spark/test_[!ast]*.py",), servers=True),
     Suite("broker", ("broker",), share=0.35),
     Suite("front", ("front",), servers=True, share=0.5),
+    Suite("front-clients", ("clients",), servers=True, share=0.5, tier="all"),
     Suite("hostile", ("hostile",), share=0.5),
     Suite("fuzz", ("fuzz",)),
     Suite("simulation", ("simulation", "mutants")),
