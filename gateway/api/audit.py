@@ -36,6 +36,7 @@ class AuditEntry(Output, omit_defaults=False):
     """A row of the audit log."""
 
     sequence: int
+    """Number of the row; each row has the next one."""
     at: str
     """RFC 3339, UTC."""
     action: str
@@ -43,9 +44,11 @@ class AuditEntry(Output, omit_defaults=False):
     actor: str
     """The client; empty: it is not known."""
     credential: str
+    """The credential that the client used, such as the id of its key; empty: it is not known."""
     object: str
     """The path of the request."""
     address: str
+    """The address that the request came from."""
     request: str
     """`X-Request-Id` of the request."""
     result: str
@@ -62,6 +65,7 @@ class AuditEntries(Output, omit_defaults=False):
     """A page of the audit log, the newest rows first."""
 
     entries: list[AuditEntry]
+    """The rows of this page."""
 
 
 async def list_audit(call: Call) -> Response:

@@ -23,6 +23,7 @@ class BudgetClient(Output):
     kind: ClientKind
     """What holds it: the client of a credential, an address, a trusted proxy, an endpoint, or another process."""
     held: int
+    """How much of the resource the client holds."""
     share: int
     """What it may hold, unless it is alone."""
 
@@ -42,11 +43,13 @@ class Budget(Output, omit_defaults=False):
     """A resource that clients share."""
 
     resource: str
+    """Name of the resource."""
     counts: str
     """What is counted."""
     held: int
     """By all clients."""
     total: int
+    """How much there is in all."""
     share: int
     """What one client may hold, unless `budgets.clients` has another part for it."""
     reserve: int
@@ -56,6 +59,7 @@ class Budget(Output, omit_defaults=False):
     setting: str
     """The setting of the total."""
     refusals: BudgetRefusals
+    """How often the budget refused something."""
     largest: list[BudgetClient]
     """The ten clients that hold most."""
 
@@ -64,6 +68,7 @@ class BudgetList(Output, omit_defaults=False):
     """All of them."""
 
     budgets: list[Budget]
+    """The budgets."""
 
 
 async def list_budgets(call: Call) -> Response:

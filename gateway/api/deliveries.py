@@ -54,10 +54,13 @@ class DeliveryRow(Output, omit_defaults=False):
     """A message that is pending for a subscription."""
 
     id: str
+    """Id of the delivery."""
     message_id: str
     """The gateway's id of the message: see ``/v1/messages/{id}``."""
     subscription: str
+    """Name of the subscription."""
     state: Literal["waiting", "out", "dead"]
+    """``waiting``; ``out``: a consumer has it; ``dead``: it was given up and is kept."""
     at: str
     """When it arrived."""
     due_in: float | None
@@ -84,6 +87,7 @@ class DeliveryPage(Output, omit_defaults=False):
     """A page of deliveries."""
 
     deliveries: list[DeliveryRow]
+    """The deliveries of this page."""
 
 
 class DeliveriesQuery(PageQuery):
@@ -101,14 +105,18 @@ class BulkFilter(Input):
     """Which deliveries. All that is given must hold."""
 
     subscription: str = ""
+    """Only deliveries of this subscription; empty: of all."""
     since: Moment | None = None
+    """Only deliveries that arrived then or later."""
     until: Moment | None = None
+    """Only deliveries that arrived before this time."""
 
 
 class BulkRequest(Input):
     """What is done to many."""
 
     filter: BulkFilter
+    """Which deliveries are changed."""
     dry_run: bool = False
     """Only say how many there are, and show ten."""
 
@@ -117,6 +125,7 @@ class BulkPurgeRequest(BulkRequest):
     """Dead ones are deleted; with ``alive`` those that are not dead, too."""
 
     alive: bool = False
+    """Delete deliveries that are not dead, too."""
 
 
 class BulkResult(Output, omit_defaults=False):
@@ -136,6 +145,7 @@ class DeliveryReplayRequest(Input):
     id: JobId = ""
     """Of the replay; unless given, one is made."""
     target: ReplayTarget = ReplayTarget()
+    """Where the message goes. Unless given: to the place that it came from."""
 
 
 # ------------------------------------------------------------------------------------------------- looking

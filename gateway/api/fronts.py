@@ -21,15 +21,21 @@ class FrontConnection(Output, omit_defaults=False):
     """A connection of a front to a broker, which its clients share."""
 
     broker: str
+    """Name of the broker."""
     login: str
     """The user that the broker sees."""
     up: bool
+    """Whether the connection is open."""
     blocked: str
     """Why the broker takes no publishes; empty: it does."""
     product: str
+    """Name of the broker's product, as it says."""
     product_version: str
+    """Version of the product, as the broker says."""
     clients: int
+    """Clients that use the connection."""
     channels: int
+    """Channels that the front has open on it."""
     restores: int
     """How often it was lost and opened again."""
     rules: list[str]
@@ -40,18 +46,24 @@ class FrontRefusal(Output, omit_defaults=False):
     """Requests that were refused."""
 
     operation: str
+    """The operation that was refused, such as ``queue.declare``."""
     code: int
     """The reply code."""
     count: int
+    """How many of these requests were refused."""
 
 
 class FrontView(Output, omit_defaults=False):
     """A port for AMQP clients. Counts are those of the process that was asked, since it started."""
 
     name: str
+    """Name of the front."""
     host: str
+    """Address that it listens on."""
     port: int
+    """Port that it listens on."""
     tls: bool
+    """Whether clients connect with TLS."""
     login: str
     """Who checks logins: `gateway`, or the broker (`pass`)."""
     versions: list[str]
@@ -61,6 +73,7 @@ class FrontView(Output, omit_defaults=False):
     clients: int
     """Clients that have logged in."""
     connections: list[FrontConnection]
+    """Its connections to brokers."""
     publishes: dict[str, int]
     """Outcome -> publishes."""
     deliveries: dict[str, int]
@@ -68,7 +81,9 @@ class FrontView(Output, omit_defaults=False):
     rewrites: dict[str, int]
     """Rule -> requests that it rewrote."""
     refusals: list[FrontRefusal]
+    """Requests that were refused, by operation and reply code."""
     logins_refused: int
+    """Logins that were refused."""
     store: str
     """Where publishes go while the broker is away: nowhere (`never`), or to the ledger (`when-down`)."""
     stored_bytes: int
@@ -83,6 +98,7 @@ class FrontList(Output, omit_defaults=False):
     """All of them."""
 
     fronts: list[FrontView]
+    """The fronts."""
 
 
 class FrontClientView(Output, omit_defaults=False):
@@ -91,16 +107,25 @@ class FrontClientView(Output, omit_defaults=False):
     client: int
     """Its number, for closing it."""
     user: str
+    """The user that the client logged in as."""
     address: str
+    """The address that the client connected from."""
     version: str
+    """The AMQP version that the client speaks."""
     product: str
     """What the client says it is."""
     product_version: str
+    """Version of the client's product, as it says."""
     virtual_host: str
+    """The virtual host that the client opened."""
     broker: str
+    """Name of the broker that serves it."""
     since: str
+    """When the client connected, RFC 3339."""
     channels: int
+    """Channels that the client has open."""
     consumers: int
+    """Consumers of the client."""
     unacknowledged: int
     """Deliveries that it has not settled."""
     unconfirmed: int
@@ -115,6 +140,7 @@ class FrontClients(Output, omit_defaults=False):
     """A page of clients."""
 
     clients: list[FrontClientView]
+    """The clients of this page."""
 
 
 async def list_fronts(call: Call) -> Response:

@@ -44,7 +44,9 @@ class OwedDelivery(Output, omit_defaults=False):
     """A delivery that the ledger owes to a subscription."""
 
     id: str
+    """Id of the delivery."""
     subscription: str
+    """Name of the subscription."""
     state: str
     """``waiting``, ``out`` (a consumer has it) or ``dead``."""
     attempt: int
@@ -69,6 +71,7 @@ class Advice(Output, omit_defaults=False):
     """Something that can be done."""
 
     what: str
+    """What you can do, in a sentence."""
     command: str
     """On the command line; empty: there is no command for it."""
 
@@ -77,6 +80,7 @@ class MessageTimeline(MessageSummary, omit_defaults=False):
     """Everything that is known of a message."""
 
     events: list[MessageEvent]
+    """What happened to the message, the oldest first."""
     owed: list[OwedDelivery]
     """What the ledger owes to subscriptions."""
     body_kept: bool
@@ -157,12 +161,17 @@ class HourCount(Output, omit_defaults=False):
     hour: str
     """When the hour began, RFC 3339, UTC."""
     kind: str
+    """Kind of the events."""
     broker: str
+    """Name of the broker."""
     subscription: str
     """``(other)``: of those for which the hour had no room."""
     endpoint: str
+    """Name of the endpoint."""
     bridge: str
+    """Name of the bridge."""
     events: int
+    """How many events there were."""
     octets: int
     """Of the bodies of their messages."""
 
@@ -171,3 +180,4 @@ class HourCounts(Output, omit_defaults=False):
     """A page of counts, the newest hour first."""
 
     hours: list[HourCount]
+    """The counts of this page."""

@@ -58,8 +58,11 @@ class Key(Output, kw_only=True):
     """A key of a caller."""
 
     id: str
+    """Id of the key. It is not the key itself."""
     client: str
+    """The client that uses the key."""
     scopes: list[str]
+    """What the key allows."""
     hint: str
     """How it begins."""
     live: bool
@@ -69,10 +72,13 @@ class Key(Output, kw_only=True):
     refusal: str = ""
     """Why it is refused: its row in the ledger is not as a gateway wrote it, or the configuration has its client."""
     created_at: str
+    """When it was made, RFC 3339."""
     created_by: str
+    """The client that made it."""
     expires_at: str | None
     """null: never."""
     revoked_at: str | None
+    """When it was revoked, RFC 3339; null: it was not."""
     last_used_at: str | None
     """To the minute; null: not that anybody knew."""
     key: str | UnsetType = UNSET
@@ -83,6 +89,7 @@ class KeyList(Output):
     """A page."""
 
     keys: list[Key]
+    """The keys of this page."""
 
 
 def _all(call: Call) -> StoredKeys:

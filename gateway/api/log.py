@@ -46,6 +46,7 @@ class LogExtent(Output, omit_defaults=False):
     """What can be read of a shard."""
 
     shard: int
+    """Number of the shard."""
     floor: int
     """The lowest sequence number that can be read."""
     head: int
@@ -58,7 +59,9 @@ class LogHead(Output, omit_defaults=False):
     """How far a log goes."""
 
     log: str
+    """Which log: ``events`` or ``messages``."""
     shards: list[LogExtent]
+    """How far each shard goes."""
     position: dict[str, int]
     """Behind the last row of each shard."""
     start: dict[str, int]
@@ -94,6 +97,7 @@ class ClaimRequest(Input):
     """Who wants to read under a cursor."""
 
     log: Literal["events", "messages"]
+    """Which log the cursor reads."""
     owner: Annotated[str, Meta(min_length=1, max_length=SHORT_STRING_MAX)]
     """Who it is: the id of the query or of the run, say."""
     start: Literal["earliest", "latest"] | dict[str, int] = "earliest"
@@ -106,22 +110,29 @@ class MoveRequest(Input):
     """How far the owner of a cursor is."""
 
     owner: str
+    """The owner that claimed the cursor."""
     epoch: int
+    """The epoch from the answer of ``:claim``."""
     position: dict[str, int]
+    """The last sequence number that was read, by shard."""
 
 
 class CursorRelease(Input):
     """That the owner of a cursor reads no more."""
 
     owner: str
+    """The owner that claimed the cursor."""
     epoch: int
+    """The epoch from the answer of ``:claim``."""
 
 
 class LogCursor(Output, omit_defaults=False):
     """A cursor."""
 
     name: str
+    """Name of the cursor."""
     log: str
+    """Which log it reads."""
     position: dict[str, int]
     """The last sequence number of each shard that was read."""
     owner: str
@@ -142,6 +153,7 @@ class LogCursors(Output, omit_defaults=False):
     """A page of cursors."""
 
     cursors: list[LogCursor]
+    """The cursors of this page."""
 
 
 # ---------------------------------------------------------------------------------------------------- reading

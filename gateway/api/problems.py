@@ -312,16 +312,21 @@ class Problem(msgspec.Struct, omit_defaults=True):
     """RFC 9457, with our members."""
 
     type: str
+    """Link to the description of the code: ``/docs/errors#CODE``."""
     title: str
+    """What kind of problem it is. It is the same for each ``code``."""
     status: int
+    """The HTTP status."""
     code: str
     """Stable; see /docs/errors."""
     detail: str
+    """What is wrong with this request."""
     retryable: bool
     """Whether the same request may succeed later."""
     outcome: str
     """``not_sent``, ``refused`` or ``unknown``."""
     advice: str = ""
+    """What you can do."""
     instance: str = ""
     """The path of the request."""
     id: str = ""
@@ -329,6 +334,7 @@ class Problem(msgspec.Struct, omit_defaults=True):
     trace_id: str = ""
     """The trace that the request belongs to, where there is one."""
     errors: list[ProblemError] = []
+    """The fields, parameters and headers that are wrong, one by one."""
 
 
 def problem_of(error: GatewayError, instance: str = "", id: str = "") -> Problem:

@@ -64,6 +64,7 @@ class ReloadChange(Output):
     setting: str
     """With dots; of brokers, subscriptions, endpoints, bridges and taps the name of the entry."""
     change: Literal["added", "changed", "removed"]
+    """What the new file did with the setting."""
     when: str
     """When it counts."""
 
@@ -72,9 +73,11 @@ class ReloadBroker(Output):
     """A broker that is new or has other settings."""
 
     name: str
+    """Name of the broker."""
     state: str
     """connecting, up, blocked, down, failed or closed."""
     reason: str
+    """Why it is not up; empty: it is."""
     code: str
     """Code of the problem that keeps it from being up."""
 
@@ -85,6 +88,7 @@ class ReloadResult(Output):
     status: Literal["applied", "unchanged", "checked"]
     """`checked`: with `dry_run`; it could count."""
     changes: list[ReloadChange]
+    """The settings that differ."""
     brokers: list[ReloadBroker]
     """Those that are new or have other settings. With `dry_run`: as they were when it was tried."""
     complete: bool

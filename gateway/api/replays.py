@@ -21,6 +21,7 @@ class Replay(Output, omit_defaults=False):
     """A replay and how far it came."""
 
     id: str
+    """Id of the replay."""
     state: str
     """``pending``, ``running``, ``paused``, ``done``, ``failed`` or ``cancelled``. ``failed`` also where it found
     messages and none of them was sent."""
@@ -29,9 +30,11 @@ class Replay(Output, omit_defaults=False):
     client: str
     """The name of the API key that asked for it."""
     created_at: str
+    """When it was first asked for, RFC 3339."""
     asked_at: str
     """When it was asked for last."""
     ended_at: str | None
+    """When it ended, RFC 3339; ``null``: it has not."""
     runs: int
     """How often it was begun from the beginning."""
     total: int | None
@@ -39,6 +42,7 @@ class Replay(Output, omit_defaults=False):
     found: int
     """How many it has come to."""
     sent: int
+    """How many messages it has sent."""
     skipped: int
     """Sent by an earlier run of the same id."""
     refused: dict[str, int]
@@ -56,20 +60,25 @@ class ReplayList(Output, omit_defaults=False):
     """A page of replays."""
 
     replays: list[Replay]
+    """The replays of this page."""
 
 
 class ReplayRefusal(Output, omit_defaults=False):
     """A message that was not sent. It is where it was."""
 
     id: str
+    """Id of the message or of the delivery."""
     code: str
+    """Why, as a code of the table of errors; ``no_body`` where the ledger does not keep the body."""
     detail: str
+    """Why, in a sentence."""
 
 
 class ReplayRefusals(Output, omit_defaults=False):
     """A page of them."""
 
     refused: list[ReplayRefusal]
+    """The messages of this page."""
 
 
 class RefusalsQuery(Input):

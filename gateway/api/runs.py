@@ -27,9 +27,13 @@ class RunRequest(Input):
     """What a job tells of a run."""
 
     job: Annotated[str, Meta(min_length=1, max_length=SHORT_STRING_MAX)]
+    """Name of the job."""
     state: Literal["running", "done", "failed"]
+    """How the run stands."""
     started_at: Time
+    """When it began, RFC 3339 with an offset."""
     ended_at: Time | None = None
+    """When it ended, RFC 3339 with an offset; unless given, it has not."""
     fingerprint: Annotated[str, Meta(max_length=SHORT_STRING_MAX)] = ""
     """Of the job's settings; the same id with another one is another run."""
     detail: dict[str, Any] = msgspec.field(default_factory=dict)
@@ -40,12 +44,19 @@ class PipelineRun(Output, omit_defaults=False):
     """A run of a job."""
 
     id: str
+    """Id of the run."""
     job: str
+    """Name of the job."""
     state: str
+    """``running``, ``done`` or ``failed``."""
     started_at: str
+    """When it began, RFC 3339."""
     ended_at: str | None
+    """When it ended, RFC 3339; ``null``: it has not."""
     fingerprint: str
+    """Fingerprint of the job's settings."""
     detail: dict[str, Any]
+    """Counts, ranges and reasons, as the job wrote them."""
     updated_at: str
     """When it was heard of last."""
 
@@ -54,6 +65,7 @@ class PipelineRuns(Output, omit_defaults=False):
     """A page of runs."""
 
     runs: list[PipelineRun]
+    """The runs of this page."""
 
 
 class RunsQuery(PageQuery):

@@ -50,12 +50,15 @@ class PublishMessage(Input):
     must be there."""
 
     routing_key: str | Binary | UnsetType = UNSET
+    """The routing key: at the default exchange, the name of the queue. Unless given: the empty one."""
     payload: msgspec.Raw | UnsetType = UNSET
     """Any JSON value. A string is published as it is, or decoded (``payload_encoding``). Any other value, ``null`` too,
     is published as compact JSON, its numbers as they are written, and ``content_type`` is ``application/json`` unless
     given. Without ``payload`` the body is empty."""
     payload_encoding: Literal["string", "base64"] = "string"
+    """How a ``payload`` that is a string is written: ``string`` as it is, ``base64`` as base64 of the bytes."""
     properties: MessageProperties | UnsetType = UNSET
+    """AMQP properties of the message. Properties that you leave out are not set."""
     headers: dict[str, Any] = {}
     """AMQP headers. Plain JSON for the plain types, ``{"type": "int8", "value": 3}`` for the rest. Where they are
     called just ``type`` and ``value``, or a name is not UTF-8, as pulls show them: ``{"type": "table", …}``."""
@@ -79,6 +82,7 @@ class PublishRequest(PublishMessage):
     """One message; or, in ``messages`` and then alone, a batch."""
 
     messages: list[PublishMessage] | UnsetType = UNSET
+    """The messages of a batch. No other member may stand beside it."""
 
 
 class RawBatch(Input):
@@ -108,6 +112,7 @@ class Scheduled(Output):
     id: str
     """The gateway's id of the message: see ``/v1/scheduled/{id}``."""
     status: Literal["scheduled"]
+    """Always ``scheduled``."""
     not_before: str | UnsetType = UNSET
     """When, RFC 3339; where that was asked for."""
 
@@ -118,11 +123,15 @@ class BatchResult(Output):
     status: int
     """The status that the message alone would have been answered with."""
     id: str = ""
+    """The gateway's id of the message."""
     state: Literal["confirmed", "unroutable", "scheduled"] | UnsetType = UNSET
     """The ``status`` that the message alone would have been answered with, where there is no problem."""
     routed: bool | UnsetType = UNSET
+    """Whether a queue took the message."""
     durable: bool | UnsetType = UNSET
+    """Whether the message survives a restart of the broker, as far as is known."""
     resent: bool = False
+    """The message was sent again after an unknown outcome: consumers may see it twice, with the same id."""
     key: Literal["done", "repeated"] | UnsetType = UNSET
     """Of a message with a key, once its outcome is final: it is of this message; or it is that of an earlier one with
     the same key, and nothing was published for this one."""
@@ -134,11 +143,15 @@ class ScheduledMessage(Output, omit_defaults=False):
     """A message that was to be published later."""
 
     id: str
+    """The gateway's id of the message."""
     state: str
     """``scheduled``; ``refused``: the broker would not take it, and it is kept for ``:retry``; else what it became."""
     broker: str
+    """The broker that the message is published to."""
     exchange: Any
+    """The exchange. A string; a ``binary`` object where it is not UTF-8."""
     routing_key: Any
+    """The routing key. A string; a ``binary`` object where it is not UTF-8."""
     at: str
     """When it was taken."""
     client: str
@@ -157,12 +170,14 @@ class ScheduledMessages(Output, omit_defaults=False):
     """A page of them."""
 
     scheduled: list[ScheduledMessage]
+    """The messages of this page."""
 
 
 class BatchResults(Output):
     """One result per message, in order."""
 
     results: list[BatchResult]
+    """The results, in the order of the messages."""
 
 
 # ------------------------------------------------------------------------------------------ subscriptions
@@ -187,6 +202,7 @@ class Push(Output, omit_defaults=False):
     """How things stand with a subscription that is pushed."""
 
     endpoint: str
+    """Name of the endpoint that messages are pushed to."""
     state: Literal["running", "waiting", "full", "error", "paused", "stopped"]
     """``waiting``: its endpoint gets nothing; ``full``: the ledger holds ``backlog_max`` messages for it; ``error``:
     its queue cannot be read; ``stopped``: no process pushes it."""
@@ -210,12 +226,14 @@ class Push(Output, omit_defaults=False):
     last_error: str
     """Why the last attempt that failed did so."""
     last_error_at: str | None
+    """When that attempt failed, RFC 3339; ``null``: none failed."""
 
 
 class Subscription(SubscriptionSettings, frozen=True, kw_only=True):
     """A queue made available to consumers: its settings, and how things stand."""
 
     name: str
+    """Name of the subscription."""
     read_only: bool
     """Defined by the configuration file."""
     state: Literal["active", "paused"]
@@ -237,12 +255,14 @@ class Subscriptions(Output, omit_defaults=False):
     """A page of subscriptions."""
 
     subscriptions: list[Subscription]
+    """The subscriptions of this page."""
 
 
 class PullRequest(Input):
     """How much to pull, and how long to wait for it."""
 
     max_messages: Annotated[int, Meta(ge=1, le=1000)] = 10
+    """Most messages to return. The answer may have fewer."""
     wait_seconds: Annotated[float, Meta(ge=0, le=60)] | UnsetType = UNSET
     """How long to wait for the first message (long poll). Unless given: 0, not at all."""
     wait: Annotated[float, Meta(ge=0, le=60), OLD_NAME] | UnsetType = UNSET
@@ -264,6 +284,7 @@ class PulledMessage(Output, omit_defaults=False):
     """A message and its lease."""
 
     ack_id: str
+    """Id of the lease. Send it to ``:acknowledge``, ``:release``, ``:reject`` or ``:modifyAckDeadline``."""
     delivery_attempt: int | None
     """How often the gateway has handed it out, this time included, as the ledger counts. ``null`` where the gateway
     does not know: where the broker holds the lease, and after a retry of a dead message that had used up
@@ -277,12 +298,14 @@ class PulledMessage(Output, omit_defaults=False):
     """It may be there twice, with the same id: it was published again after an unknown outcome, or the ledger was
     restored from a backup."""
     message: ReceivedMessage
+    """The message itself."""
 
 
 class PullResponse(Output, omit_defaults=False):
     """What was there."""
 
     messages: list[PulledMessage]
+    """The messages; empty where there were none."""
 
 
 AckIds = Annotated[list[str], Meta(min_length=1, max_length=10_000)]
@@ -292,12 +315,14 @@ class AckRequest(Input):
     """Which leases."""
 
     ack_ids: AckIds
+    """The ``ack_id`` of each message, from the answer of ``:pull``."""
 
 
 class ReleaseRequest(Input):
     """Which leases, and when their messages are handed out again."""
 
     ack_ids: AckIds
+    """The ``ack_id`` of each message, from the answer of ``:pull``."""
     delay_seconds: Annotated[float, Meta(ge=0, le=604_800)] = 0
     """Not before this many seconds from now, a week at most. Needs ``lease = "ledger"``."""
 
@@ -306,6 +331,7 @@ class ModifyAckDeadlineRequest(Input):
     """Which leases, and how long from now they last."""
 
     ack_ids: AckIds
+    """The ``ack_id`` of each message, from the answer of ``:pull``."""
     ack_deadline_seconds: Annotated[
         int, Meta(ge=0, le=43_200, extra_json_schema={"anyOf": [{"const": 0}, {"minimum": 10}]})
     ]
@@ -316,6 +342,7 @@ class RejectRequest(Input):
     """Which leases, and why."""
 
     ack_ids: AckIds
+    """The ``ack_id`` of each message, from the answer of ``:pull``."""
     reason: Annotated[str, Meta(max_length=500)] = ""
     """For the timeline, and for readers of the dead-letter destination: it is in the reserved header there,
     its first 200 characters."""
@@ -327,7 +354,10 @@ class AckResult(Output, omit_defaults=False):
     """What became of one lease."""
 
     ack_id: str
+    """The ``ack_id`` from the request."""
     status: Literal["SUCCESS", "INVALID_ACK_ID", "LEASE_LOST", "FAILED"]
+    """``SUCCESS``: done. ``INVALID_ACK_ID``: this subscription gave no such id. ``LEASE_LOST``: the lease had ended,
+    and the message is handed out again. ``FAILED``: see ``problem``."""
     problem: Any = UNSET
     """With FAILED: why. The lease goes on."""
 
@@ -336,6 +366,7 @@ class AckResults(Output, omit_defaults=False):
     """One result per ack id, in order."""
 
     results: list[AckResult]
+    """The results, in the order of the ack ids."""
 
 
 # ------------------------------------------------------------------------------------------------ bridges
@@ -345,6 +376,7 @@ class Bridge(Output, omit_defaults=False):
     """A bridge and how things stand. Its counts begin at zero with each start of the gateway."""
 
     name: str
+    """Name of the bridge."""
     state: Literal["starting", "running", "paused", "draining", "error", "stopped"]
     """In ``error`` it goes on when the obstacle is gone."""
     reason: str
@@ -356,6 +388,7 @@ class Bridge(Output, omit_defaults=False):
     settings: BridgeSettings
     """The table of the configuration file."""
     source_version: str
+    """The AMQP version spoken with the source; empty before the first connection."""
     target_version: str
     """The AMQP versions spoken; empty before the first connection."""
     taken: int
@@ -363,7 +396,9 @@ class Bridge(Output, omit_defaults=False):
     forwarded: int
     """Confirmed by the target, and recorded."""
     dead_lettered: int
+    """Messages that the bridge sent to its dead-letter destination."""
     duplicates_dropped: int
+    """Redeliveries of messages that were forwarded before."""
     filtered: int
     """Not wanted by the selector."""
     looped: int
@@ -392,6 +427,7 @@ class Tap(Output, omit_defaults=False):
     """A tap and how things stand. Its counts begin at zero with each start of the gateway."""
 
     name: str
+    """Name of the tap."""
     state: Literal["starting", "running", "paused", "full", "error", "stopped"]
     """In ``full`` and ``error`` it goes on when the obstacle is gone."""
     reason: str
@@ -438,12 +474,14 @@ class Taps(Output, omit_defaults=False):
     """A page of taps."""
 
     taps: list[Tap]
+    """The taps of this page."""
 
 
 class Bridges(Output, omit_defaults=False):
     """A page of bridges."""
 
     bridges: list[Bridge]
+    """The bridges of this page."""
 
 
 class CompareRequest(Input):
@@ -472,7 +510,9 @@ class SigningKey(Output, omit_defaults=False):
     id: str
     """Its name; of a ``v1a`` key the ``kid`` at ``/.well-known/webhook-keys``."""
     scheme: str
+    """Which signature of Standard Webhooks the key makes: ``v1`` (HMAC) or ``v1a`` (Ed25519)."""
     created_at: str
+    """When the key was made, RFC 3339."""
     until: str | None
     """When it stops signing; ``null``: when it is replaced, or when the rotation is finished."""
     old: bool
@@ -487,7 +527,10 @@ class Endpoint(Output, omit_defaults=False):
     """Where messages are pushed to."""
 
     name: str
+    """Name of the endpoint."""
     state: Literal["active", "paused", "disabled", "unverified"]
+    """``active``: it gets messages. ``paused``: until it is resumed. ``disabled``: it answered 410, or its secrets
+    cannot be read. ``unverified``: it has not allowed the gateway to call it."""
     reason: str
     """Why it is not active."""
     read_only: bool
@@ -508,6 +551,7 @@ class Endpoints(Output, omit_defaults=False):
     """A page of endpoints."""
 
     endpoints: list[Endpoint]
+    """The endpoints of this page."""
 
 
 class RotateRequest(Input):
@@ -529,17 +573,23 @@ class TestResult(Output, omit_defaults=False):
     delivered: bool
     """Whether the answer was a success."""
     status: int | None
+    """Status of the answer; ``null``: there was no answer."""
     verdict: str
     """What it would mean for a message: ``delivered``, ``retry``, ``pause``, ``disable`` …"""
     reason: str
+    """Why the test failed, in a sentence; empty: it did not."""
     retry_after: str | None
+    """The header ``Retry-After`` of the answer; ``null``: it had none."""
     content_type: str | None
+    """The header ``Content-Type`` of the answer; ``null``: it had none."""
     body: str
     """The first 16 kB of the answer."""
     body_encoding: Literal["string", "base64"]
+    """``base64`` where the body is not UTF-8."""
     truncated: bool
     """There was more."""
     seconds: float
+    """How long the request took, in seconds."""
     problem: Any = UNSET
     """Why there is no answer."""
 
@@ -551,61 +601,85 @@ class Broker(Output, omit_defaults=False):
     """A named broker and the state of its links."""
 
     name: str
+    """Name of the broker in the configuration."""
     state: str
     """connecting, up, blocked, down, failed or closed."""
     reason: str
+    """Why it is not up; empty: it is."""
     code: str
     """Code of the problem that keeps it from being up, such as `certificate_refused`; empty: it is up, or was a moment
     ago."""
     version: str | None
     """As negotiated last."""
     product: str
+    """Name of the broker's product, as it says; empty before the first connection."""
     product_version: str
+    """Version of the product, as the broker says; empty before the first connection."""
     host: str
+    """Host that the gateway connects to."""
     port: int
+    """Port that the gateway connects to."""
     virtual_host: str
+    """Virtual host that the gateway uses."""
     since: str
     """When the state last changed."""
     publishing: bool
+    """Whether the gateway can publish now."""
     consuming: bool
+    """Whether the gateway can consume now."""
     pending: int
     """Publishes without an outcome."""
     leases: int
+    """Messages that are out to consumers and held by the broker."""
     found: str
     """What ``version=auto`` found."""
     alert: str
     """What the broker warned of last (channel.alert of 0-8)."""
     capabilities: dict[str, Any] | None
+    """What the broker can do, by name; ``null`` before the first connection."""
 
 
 class Brokers(Output, omit_defaults=False):
     """A page of brokers."""
 
     brokers: list[Broker]
+    """The brokers of this page."""
 
 
 class ProbeAttempt(Output, omit_defaults=False):
     """One version tried."""
 
     version: str
+    """The AMQP version."""
     speaks: bool
+    """Whether the broker speaks this version."""
     product: str
+    """Name of the broker's product, as it says in this version."""
     product_version: str
+    """Version of the product, as the broker says."""
     mechanisms: list[str]
+    """SASL mechanisms that the broker offers in this version."""
     reason: str
+    """Why the attempt failed; empty: it did not."""
     supported: str | None
     """What the far end asked for instead."""
     capabilities: dict[str, Any] | None
+    """What the broker can do in this version; ``null``: it did not say."""
     seconds: float
+    """How long the attempt took, in seconds."""
 
 
 class ProbeResult(Output, omit_defaults=False):
     """What the far end really speaks."""
 
     host: str
+    """Host that was tried."""
     port: int
+    """Port that was tried."""
     versions: list[str]
+    """AMQP versions that the broker speaks."""
     attempts: list[ProbeAttempt]
+    """One attempt for each version."""
 
 
 # ----------------------------------------------------------------------------------------------- topology
@@ -615,20 +689,31 @@ class QueueSettings(Input):
     """How to declare a queue."""
 
     durable: bool = True
+    """Whether the queue survives a restart of the broker."""
     auto_delete: bool = False
+    """Whether the broker deletes the queue when its last consumer leaves."""
     arguments: dict[str, Any] = {}
+    """Arguments of the declaration, such as ``x-queue-type`` or ``x-message-ttl``; typed like the headers of a
+    message."""
 
 
 class Queue(Output, omit_defaults=False):
     """A queue as the broker describes it; ``null`` is what its version does not tell and we did not declare."""
 
     broker: str
+    """Name of the broker."""
     name: Any
+    """Name of the queue. A string; a ``binary`` object where it is not UTF-8."""
     durable: bool | None
+    """Whether the queue survives a restart of the broker."""
     auto_delete: bool | None
+    """Whether the broker deletes the queue when its last consumer leaves."""
     messages: int
+    """Messages that are ready to be taken."""
     consumers: int
+    """Consumers of the queue."""
     arguments: Any
+    """Arguments of the declaration."""
     settings: Any
     """`durable`, `auto_delete` and `arguments` once more, as the list of queues and a `PUT` have them."""
 
@@ -640,21 +725,32 @@ class ExchangeSettings(Input):
     """``direct``, ``fanout``, ``topic`` or ``headers``; ``xml`` and ``system``, where the broker has them; ``x-…``: one
     of its own."""
     durable: bool = True
+    """Whether the exchange survives a restart of the broker."""
     auto_delete: bool = False
+    """Whether the broker deletes the exchange when its last binding goes."""
     internal: bool = False
+    """Whether only other exchanges may publish to it."""
     arguments: dict[str, Any] = {}
+    """Arguments of the declaration, such as ``alternate-exchange``; typed like the headers of a message."""
 
 
 class Exchange(Output, omit_defaults=False):
     """An exchange as the broker describes it; ``null`` is what its version does not tell and we did not declare."""
 
     broker: str
+    """Name of the broker."""
     name: Any
+    """Name of the exchange. A string; a ``binary`` object where it is not UTF-8."""
     type: str | None
+    """Type of the exchange: ``direct``, ``fanout``, ``topic``, ``headers``, or one of the broker's own."""
     durable: bool | None
+    """Whether the exchange survives a restart of the broker."""
     auto_delete: bool | None
+    """Whether the broker deletes the exchange when its last binding goes."""
     internal: bool | None
+    """Whether only other exchanges may publish to it."""
     arguments: Any
+    """Arguments of the declaration."""
     settings: Any
     """`type`, `durable`, `auto_delete`, `internal` and `arguments` once more, as the list of exchanges and a `PUT` have
     them."""
@@ -664,13 +760,17 @@ class BindingSettings(Input):
     """A binding from ``exchange`` to ``queue``, or to the exchange ``destination``."""
 
     exchange: str
+    """The exchange that messages come from."""
     queue: str | None = None
+    """The queue that messages go to. Give either ``queue`` or ``destination``."""
     destination: str | None = None
+    """The exchange that messages go to, in place of a queue."""
     binding_key: str | Binary | UnsetType = UNSET
     """The key that the binding matches. Unless given: the empty one."""
     routing_key: Annotated[str | Binary, OLD_NAME] | UnsetType = UNSET
     """Old name of ``binding_key``."""
     arguments: dict[str, Any] = {}
+    """Arguments of the binding, such as the headers that a ``headers`` exchange compares."""
 
     def __post_init__(self) -> None:
         """Only one of the names may be given."""
@@ -688,45 +788,56 @@ class Binding(Output, omit_defaults=False):
     """A binding that was made through the gateway."""
 
     broker: str
+    """Name of the broker."""
     exchange: Any
+    """The exchange that messages come from. A string; a ``binary`` object where it is not UTF-8."""
     queue: Any
+    """The queue that messages go to; ``null``: they go to an exchange."""
     destination: Any
+    """The exchange that messages go to; ``null``: they go to a queue."""
     binding_key: Any
     """The key that the binding matches."""
     routing_key: Any
     """The same, by its old name."""
     arguments: Any
+    """Arguments of the binding."""
 
 
 class Known(Output, omit_defaults=False):
     """A queue or exchange that was declared through the gateway (AMQP has no way to list them)."""
 
     name: Any
+    """Its name. A string; a ``binary`` object where it is not UTF-8."""
     settings: Any
+    """How it was declared."""
 
 
 class Queues(Output, omit_defaults=False):
     """A page of the queues that were declared through the gateway."""
 
     queues: list[Known]
+    """The queues of this page."""
 
 
 class Exchanges(Output, omit_defaults=False):
     """A page of the exchanges that were declared through the gateway."""
 
     exchanges: list[Known]
+    """The exchanges of this page."""
 
 
 class Bindings(Output, omit_defaults=False):
     """A page of the bindings that were made through the gateway."""
 
     bindings: list[Binding]
+    """The bindings of this page."""
 
 
 class RemovedMessages(Output, omit_defaults=False):
     """How many messages went; ``null`` where the version does not tell."""
 
     messages: int | None
+    """How many messages were removed."""
 
 
 # ----------------------------------------------------------------------------------------------- timeline
@@ -736,13 +847,17 @@ class MessageEvent(Output, omit_defaults=False):
     """One thing that happened to a message."""
 
     shard: int
+    """Shard of the history that holds the event."""
     sequence: int
     """Gapless within the shard."""
     at: str
     """RFC 3339, UTC."""
     kind: str
+    """What happened, in one stable word, such as ``accepted`` or ``confirmed``."""
     broker: str
+    """Name of the broker where it happened; empty: at none."""
     version: str
+    """AMQP version that was spoken there; empty: none."""
     detail: dict[str, Any]
     """Reply code and text, subscription, attempt, ..."""
 
@@ -751,11 +866,17 @@ class MessageSummary(Output, omit_defaults=False):
     """A message, without its events."""
 
     id: str
+    """The gateway's id of the message."""
     state: str
+    """The state that the message is in, such as ``confirmed`` or ``acknowledged``."""
     broker: str
+    """Name of the broker that the message was published to, or came from."""
     version: str
+    """AMQP version that was spoken with the broker."""
     exchange: Any
+    """The exchange. A string; a ``binary`` object where it is not UTF-8."""
     routing_key: Any
+    """The routing key. A string; a ``binary`` object where it is not UTF-8."""
     at: str
     """When the gateway first heard of it."""
     origin: str
@@ -767,12 +888,14 @@ class MessageSummary(Output, omit_defaults=False):
     sha256: str
     """SHA-256 of the body, in hex. Empty without `admin`: its reader could find a short body by trying."""
     properties: dict[str, Any]
+    """The AMQP properties that the ledger keeps."""
 
 
 class Messages(Output, omit_defaults=False):
     """A page of messages, the newest first."""
 
     messages: list[MessageSummary]
+    """The messages of this page."""
 
 
 # ---------------------------------------------------------------------------------------- query parameters

@@ -33,6 +33,7 @@ class ExplainRequest(Input):
     """A message, and where it goes: either ``to`` or ``broker``."""
 
     message: PublishMessage
+    """The message, as it would be published."""
     source: str = msgspec.field(name="from", default="")
     """A version, or the name of a broker: the message is looked at as it comes from there."""
     to: Annotated[str, Meta(extra_json_schema={"enum": ["", *VERSION_NAMES]})] = ""
@@ -53,12 +54,14 @@ class FieldResult(Output):
     field: str
     """A property, or the path of a header: `headers/a/b`."""
     value: Any
+    """The value in your message."""
     result: Literal["same", "mapped", "carried", "lost"]
     """`same`: as it was. `mapped`: another value or type, and the original is restored on the way back. `carried`: only
     in the reserved header, and restored on the way back. `lost`: not restored."""
     becomes: Any = None
     """What an application there finds in that place; absent: nothing."""
     why: str = ""
+    """Why it changes, in a sentence; absent: it does not."""
 
 
 class LossResult(Output):
@@ -67,16 +70,22 @@ class LossResult(Output):
     name: str
     """A name of the table of losses (docs/reference/translation.md)."""
     field: str
+    """The property, or the path of the header."""
     detail: str
+    """What is lost, in a sentence."""
 
 
 class TranslatedMessage(Output):
     """The message as an application there finds it, with the reserved header."""
 
     payload: str
+    """The body, as text or as base64: see ``payload_encoding``."""
     payload_encoding: Literal["string", "base64"]
+    """``base64`` where the payload is not UTF-8."""
     properties: MessageProperties
+    """The AMQP properties."""
     headers: dict[str, Any] | list[Any] = msgspec.field(default_factory=dict)
+    """The AMQP headers."""
 
 
 class Explained(Output):
@@ -87,7 +96,9 @@ class Explained(Output):
     product: str
     """`rabbitmq`, `qpid`, `published`; `other` for a 0-10 that is not Broker-J's."""
     fields: list[FieldResult]
+    """What becomes of each property and header."""
     losses: list[LossResult]
+    """Everything that is lost. Empty: nothing is."""
     message: TranslatedMessage | None = None
     """Absent where it cannot be sent."""
 

@@ -68,9 +68,11 @@ class Side(msgspec.Struct, kw_only=True):
     what: str
     """``taken``, ``forwarded`` or the name of a queue."""
     broker: str
+    """Name of the broker."""
     how: Literal["ledger", "browsed", "leased"]
     """``leased``: taken and given back, since the broker cannot show messages; they are marked as redelivered."""
     messages: int
+    """How many messages it holds."""
     octets: int
     """Of their bodies."""
     digest: str
@@ -83,9 +85,13 @@ class Row(msgspec.Struct, kw_only=True):
     """One number of both sides."""
 
     name: str
+    """What is compared: ``messages``, ``octets`` or ``digest``."""
     source: str | int
+    """The value of the source."""
     target: str | int
+    """The value of the target."""
     equal: bool
+    """Whether both values are equal."""
 
 
 class Different(msgspec.Struct, kw_only=True):
@@ -94,6 +100,7 @@ class Different(msgspec.Struct, kw_only=True):
     id: str
     """Its origin id, or its id; empty: it has none."""
     octets: int
+    """Bytes of its body."""
     source: str | None
     """Digest at the source; null: it is not there."""
     target: str | None
@@ -104,8 +111,11 @@ class Sides(msgspec.Struct, kw_only=True):
     """Two sides beside each other."""
 
     source: Side
+    """The side of the source."""
     target: Side
+    """The side of the target."""
     rows: list[Row]
+    """The numbers of both sides, one by one."""
     missing: int
     """Messages that the target lacks."""
     extra: int
@@ -122,7 +132,9 @@ class Report(msgspec.Struct, kw_only=True):
     """The answer of a comparison."""
 
     bridge: str
+    """Name of the bridge."""
     mode: str
+    """Mode of the bridge: ``move`` or ``mirror``."""
     at: str
     """When it was made (RFC 3339)."""
     at_microseconds: int
@@ -132,12 +144,17 @@ class Report(msgspec.Struct, kw_only=True):
     reduced: int
     """Messages forwarded without something that the target cannot carry."""
     dead_lettered: int
+    """Messages that the bridge sent to its dead-letter destination."""
     filtered: int
+    """Messages that its selector did not want."""
     looped: int
+    """Messages that it stopped because they had passed it before, or too many bridges."""
     duplicates_dropped: int
+    """Redeliveries of messages that were forwarded before."""
     queues: Sides | None
     """With ``peek``: what is there now."""
     equal: bool
+    """Whether nothing differs: in the ledger, and with ``peek`` in the queues."""
 
 
 class SideMessage(NamedTuple):

@@ -71,7 +71,9 @@ class EndpointSettings(Settings, frozen=True):
     signing: tuple[Literal["v1", "v1a"], ...] = ("v1",)
     """Signatures of Standard Webhooks; the keys are made by the gateway. Empty: none."""
     auth: EndpointAuth = EndpointAuth()
+    """How the gateway logs in to the endpoint."""
     tls: EndpointTls = EndpointTls()
+    """Certificates for the connection to the endpoint."""
     deadline_seconds: Annotated[float, Meta(gt=0, le=300)] | UnsetType = UNSET
     """For a request: connecting, head and body of the answer together, in seconds."""
     deadline: Annotated[float, Meta(gt=0, le=300), OLD_NAME] = 15.0

@@ -68,6 +68,7 @@ class SubscriptionSettings(Settings, frozen=True):
     dead_letter_routing_key: str = ""
     """Routing key at the dead-letter exchange; empty with a default exchange: none."""
     filter: SubscriptionFilter = SubscriptionFilter()
+    """Which messages the subscription wants."""
     unmatched: Literal["", "dead-letter", "discard"] = ""
     """What becomes of messages that the filter does not want. Empty: ``discard`` where the queue is the subscription's
     own, else ``dead-letter``."""

@@ -37,6 +37,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     exchange: str | None = None
     """The exchange that it was published to."""
     routing_key: str | None = None
+    """The routing key that it was published with."""
     queue: str | None = None
     """The queue that it died in."""
     at: str | None = None

@@ -49,14 +49,23 @@ class Logged(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_defa
     """The JSON."""
 
     properties: dict[str, Any] = {}
+    """The AMQP properties that were set. A text that is not UTF-8 is a ``binary`` object."""
     headers: Any = UNSET
+    """The AMQP headers, each with its type; absent: the message had no table of headers."""
     reserved: Any = UNSET
+    """The gateway's own header, where the message had one."""
     message_id_is_uuid: bool | UnsetType = UNSET
+    """Whether ``message_id`` was a UUID of 0-10, and not a text."""
     arrived: int | UnsetType = UNSET
+    """The broker's time of arrival in seconds since 1970, where the publisher gave no timestamp."""
     arrived_milliseconds: int | UnsetType = UNSET
+    """The same in milliseconds, where the broker said so exactly."""
     deadline: int | UnsetType = UNSET
+    """When the message expires, in milliseconds since 1970, where the wire had an instant."""
     undecodable_properties: str | UnsetType = UNSET
+    """Base64 of properties that could not be decoded; nothing else is set then."""
     dialect: str | UnsetType = UNSET
+    """The encoding of ``undecodable_properties``."""
 
 
 _encode = msgspec.json.Encoder().encode

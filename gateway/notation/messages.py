@@ -39,44 +39,59 @@ class Address(msgspec.Struct, tag_field="type", tag="address", forbid_unknown_fi
     """A reply-to that names an exchange (0-10). A plain reply-to is the routing key of the default exchange."""
 
     exchange: str | Binary = ""
+    """The exchange that replies go to; empty: the default exchange."""
     routing_key: str | Binary = ""
+    """The routing key of replies."""
 
 
 class MessageProperties(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """The AMQP properties of a message; what is absent is not set."""
 
     content_type: str | Binary | None = None
+    """MIME type of the payload, such as ``application/json``."""
     content_encoding: str | Binary | None = None
-    delivery_mode: (
-        Annotated[int, Meta(ge=1, le=2, description="1 transient, 2 persistent. Unless given: 2.")] | None
-    ) = None
+    """Encoding of the payload, such as ``gzip``. The gateway does not apply it."""
+    delivery_mode: Annotated[int, Meta(ge=1, le=2)] | None = None
+    """1: transient; 2: persistent. Unless given: 2."""
     priority: Annotated[int, Meta(ge=0, le=255)] | None = None
+    """Priority in a queue that has priorities; the highest goes first."""
     correlation_id: str | Binary | None = None
+    """Id of the message that this one answers."""
     reply_to: str | Binary | Address | None = None
-    expiration: Annotated[str, Meta(description="Time to live in milliseconds, as decimal digits.")] | Binary | None = (
-        None
-    )
+    """Where replies go: the name of a queue, or an ``address`` object with an exchange."""
+    expiration: str | Binary | None = None
+    """Time to live in milliseconds, as decimal digits."""
     message_id: str | Binary | None = None
-    timestamp: Annotated[int, Meta(ge=0, description="Seconds since 1970.")] | None = None
+    """The publisher's id of the message."""
+    timestamp: Annotated[int, Meta(ge=0)] | None = None
+    """When the message was made, in seconds since 1970."""
     type: str | Binary | None = None
+    """Name of the kind of message. Applications choose it."""
     user_id: str | Binary | None = None
+    """Name of the user who published the message. RabbitMQ refuses any but that of the connection."""
     app_id: str | Binary | None = None
+    """Name of the application that published the message."""
     cluster_id: str | Binary | None = None
+    """Property of 0-8 and 0-9. RabbitMQ ignores it."""
 
 
 class ReceivedMessage(msgspec.Struct, kw_only=True):
     """A message as it came from a queue."""
 
     id: str
+    """The gateway's id of the message."""
     exchange: Any
     """A string, or a ``binary`` object."""
     routing_key: Any
     """A string, or a ``binary`` object."""
     payload: str
+    """The body, as text or as base64: see ``payload_encoding``."""
     payload_encoding: Literal["string", "base64"]
     """``base64`` where the payload is not UTF-8."""
     properties: MessageProperties
+    """The AMQP properties that are set."""
     headers: Any
+    """The AMQP headers. Values of plain types are plain JSON; the others are objects with ``type`` and ``value``."""
     undecodable_properties: str | UnsetType = UNSET
     """Base64 of octets that the broker sent as malformed properties."""
     dead_letter: DeadLetter | UnsetType = UNSET

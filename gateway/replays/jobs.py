@@ -70,6 +70,7 @@ class Refusal(msgspec.Struct, frozen=True):
     code: str
     """As in the table of errors; ``no_body`` where the ledger does not keep it."""
     detail: str
+    """Why, in a sentence."""
 
 
 class Job(msgspec.Struct, kw_only=True):

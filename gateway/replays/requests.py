@@ -38,15 +38,19 @@ class MessagesSource(Request, frozen=True):
     replay is left alone."""
 
     broker: str = ""
+    """Only messages of this broker; empty: of all."""
     exchange: str | None = None
     """``amq.default`` is the default exchange."""
     routing_key: str | None = None
+    """Only messages with this routing key."""
     state: str = ""
     """The state that the message is in."""
     client: str | None = None
     """The name of the API key that published it."""
     since: Moment | None = None
+    """Only messages that the gateway first saw then or later."""
     until: Moment | None = None
+    """Only messages that the gateway first saw before this time."""
     ids: Ids | None = None
     """These messages, and no other filter."""
 
@@ -56,8 +60,11 @@ class DeliveriesSource(Request, frozen=True):
     is not dead any more: it is gone from the subscription."""
 
     subscription: str = ""
+    """Only deliveries of this subscription; empty: of all."""
     since: Moment | None = None
+    """Only deliveries that arrived then or later."""
     until: Moment | None = None
+    """Only deliveries that arrived before this time."""
     ids: Ids | None = None
     """These deliveries, dead or not, and no other filter. Of one that is not dead a copy is sent."""
 
@@ -68,6 +75,7 @@ class QueueSource(Request, frozen=True):
     broker: str
     """A broker's name."""
     queue: Annotated[str, Meta(min_length=1, max_length=255)]
+    """Name of the queue."""
     limit: Annotated[int, Meta(ge=1)] | None = None
     """Most messages that are taken."""
 
@@ -76,8 +84,11 @@ class ReplaySource(Request, frozen=True):
     """Where the messages come from: exactly one of these."""
 
     messages: MessagesSource | None = None
+    """Messages whose bodies the ledger keeps."""
     deliveries: DeliveriesSource | None = None
+    """Dead messages of subscriptions."""
     queue: QueueSource | None = None
+    """A queue of a broker."""
 
     @property
     def kind(self) -> str:
@@ -90,9 +101,11 @@ class ReplayTarget(Request, frozen=True):
     ones it had; or they go to an endpoint, or to a URL."""
 
     broker: str = ""
+    """Name of the broker; empty: the one that each message came from."""
     exchange: Annotated[str, Meta(max_length=255)] | None = None
     """``amq.default`` is the default exchange."""
     routing_key: Annotated[str, Meta(max_length=255)] | None = None
+    """The routing key; unless given, the one that each message had."""
     endpoint: str = ""
     """Name of an endpoint."""
     url: Annotated[str, Meta(max_length=2048)] = ""
@@ -116,7 +129,9 @@ class ReplayRequest(Request, frozen=True, kw_only=True):
     id: JobId = ""
     """Running a replay of the same id again sends nothing twice. Unless given, one is made."""
     source: ReplaySource
+    """Where the messages come from."""
     target: ReplayTarget = ReplayTarget()
+    """Where the messages go. Unless given: to the place that each came from."""
     rate: Annotated[float, Meta(ge=0)] = 0.0
     """Most messages a second; 0: no limit."""
     dry_run: bool = False

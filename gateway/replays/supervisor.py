@@ -44,6 +44,7 @@ class Shown(msgspec.Struct, kw_only=True):
     id: str
     """Of the message, or of the delivery."""
     exchange: str
+    """The exchange that it came through last."""
     routing_key: str
     """As it came last."""
     octets: int
