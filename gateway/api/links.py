@@ -47,6 +47,9 @@ BODIES: Final[Mapping[str, Mapping[str, Mapping[str, Any]]]] = {
     },
 }
 """Operation -> operations of the same path that it leads to, each with the body that is sent there."""
+BODY: Final = "x-request-body"
+"""Member of a link that has the body. OpenAPI calls it ``requestBody`` and allows any value. openapi-generator 7 takes
+only a string there and refuses the whole document."""
 
 
 def links(route: Route, routes: Iterable[Route]) -> dict[int, dict[str, Any]]:
@@ -69,7 +72,7 @@ def links(route: Route, routes: Iterable[Route]) -> dict[int, dict[str, Any]]:
                 found.setdefault(each.status, {})[other.operation] = link
     for other in routes:
         if (body := BODIES.get(route.operation, {}).get(other.operation)) is not None:
-            found.setdefault(200, {})[other.operation] = {**_link(other, _same(own)), "requestBody": dict(body)}
+            found.setdefault(200, {})[other.operation] = {**_link(other, _same(own)), BODY: dict(body)}
     return found
 
 

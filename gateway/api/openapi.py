@@ -18,6 +18,8 @@ import msgspec
 
 from gateway import __version__
 from gateway.access.scopes import DEFAULT_EXCHANGE
+from gateway.api import examples
+from gateway.api.call import JSON
 from gateway.api.links import links, names_of
 from gateway.api.problems import PROBLEM_JSON, PROBLEMS, Problem
 from gateway.api.routing import Route, Scope
@@ -30,43 +32,29 @@ EVERYWHERE: Final = (
 )  # fmt: skip
 """Codes that any route but the documents may answer. ``invalid_parameter`` is the answer of all routes to a query
 parameter that they do not declare."""
+NULL: Final = {"type": "null"}
 WITH_BODY: Final = ("body_too_large", "request_timeout", "malformed_request")
 
 NAMES: Final[Mapping[str, str]] = {
     "broker": "Name of a broker, from the configuration.",
-    "exchange": f"Name of an exchange, percent-encoded; `{DEFAULT_EXCHANGE}` is the default exchange.",
-    "queue": "Name of a queue, percent-encoded: `:` as %3A, `/` as %2F.",
-    "subscription": "Name of a subscription, percent-encoded.",
-    "bridge": "Name of a bridge, percent-encoded.",
-    "tap": "Name of a tap, percent-encoded.",
+    "exchange": f"Name of an exchange; `{DEFAULT_EXCHANGE}` is the default exchange.",
+    "queue": "Name of a queue.",
+    "subscription": "Name of a subscription.",
+    "bridge": "Name of a bridge.",
+    "tap": "Name of a tap.",
     "front": "Name of a front, from the configuration.",
     "client": "Number of a client of a front.",
-    "endpoint": "Name of an endpoint, percent-encoded.",
+    "endpoint": "Name of an endpoint.",
     "message": "The gateway's id of a message, a UUID.",
-    "scheduled": "The gateway's id of a message that is published later, a UUID.",
+    "scheduled": "The gateway's id of a scheduled message, a UUID.",
     "delivery": "Id of a delivery, a UUID.",
     "replay": "Id of a replay.",
     "key": "Id of an API key.",
-    "cursor": "Name of a cursor of a log, percent-encoded.",
+    "cursor": "Name of a cursor of a log.",
     "run": "Id of a run of a job.",
     "asset": "Name of a file.",
 }
 """Parameters of paths."""
-EXAMPLES: Final[Mapping[str, str]] = {
-    "broker": "local-0-9-1",
-    "exchange": "events",
-    "queue": "orders",
-    "subscription": "billing",
-    "bridge": "copy",
-    "tap": "audit",
-    "front": "legacy",
-    "client": "1",
-    "endpoint": "shop",
-    "cursor": "archive",
-    "run": "nightly-1",
-    "asset": "errors",
-}
-"""What such a parameter may be."""
 
 HEADERS: Final[Mapping[str, tuple[str, dict[str, Any]]]] = {
     "Idempotency-Key": (
@@ -107,6 +95,7 @@ HEADERS: Final[Mapping[str, tuple[str, dict[str, Any]]]] = {
 """Request headers."""
 
 TAGS: Final[Mapping[str, str]] = {
+    "topology": "Queues, exchanges and bindings.",
     "publish": "Messages to brokers.",
     "subscriptions": "Messages from queues, under leases.",
     "bridges": "From a broker's queue to a broker's exchange.",
@@ -114,24 +103,29 @@ TAGS: Final[Mapping[str, str]] = {
     "fronts": "Ports for AMQP clients, and who is connected to them.",
     "endpoints": "Where messages are pushed to.",
     "messages": "What happened to every message.",
-    "deliveries": "What the ledger owes to subscriptions, and what it keeps of dead messages.",
+    "deliveries": "Messages that the ledger holds for subscriptions, the dead ones included.",
     "replays": "Messages once more: from the ledger or a queue, to anywhere.",
     "keys": "API keys that the ledger has.",
     "log": "The logs of events and of messages, by sequence number.",
     "pipeline": "Runs of the jobs that read them.",
     "brokers": "Named brokers and their state.",
-    "topology": "Queues, exchanges and bindings.",
     "translation": "Messages between versions.",
     "administration": "The process that was asked.",
     "documents": "This description.",
 }
+"""In the order in which a page shows them."""
 
 DESCRIPTION: Final = """\
-AMQP 0-8 to 0-10 brokers over HTTP. A 2xx means that it is safe: the broker confirmed, and the ledger knows.
+AMQP 0-8 to 0-10 brokers over HTTP. A 2xx means that the message is safe: the broker confirmed it, and the ledger knows.
 
-Names in paths are percent-encoded; a verb follows the last literal colon. Errors are `application/problem+json`
-(RFC 9457); their codes are listed under [/docs/errors](/docs/errors). Lists are paged by `cursor`, see the `Link`
-header.
+**Try it.** The examples work on a gateway that was started with `gateway serve`. Execute them in this order:
+[declare the queue](#/topology/put_queue), [publish](#/publish/publish),
+[make a subscription](#/subscriptions/put_subscription), [pull](#/subscriptions/pull) and
+[acknowledge](#/subscriptions/acknowledge), with the `ack_id` from the answer of the pull.
+
+Generated clients and this page encode names in paths for you. In a URL that you write yourself, a `/` in a name is
+`%2F` and a `:` is `%3A`: a verb follows the last literal colon. Errors are `application/problem+json` (RFC 9457); their
+codes are listed under [/docs/errors](/docs/errors). Lists are paged by `cursor`, see the `Link` header.
 """
 
 
@@ -190,13 +184,12 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
     }
     kinds[Problem] = None
     _, components = msgspec.json.schema_components(list(kinds), ref_template=REF)
+    components = {name: _plain(schema) for name, schema in components.items()}
     for name, kind in _structs(kinds).items():
         properties = components[name].get("properties", {})
-        for field, text in field_descriptions(kind).items():
+        for field, text in _texts(kind).items():
             if field in properties:
                 properties[field] = _described(properties[field], text)
-    for schema in components.values():
-        _write_moments(schema)
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         operation = paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
@@ -224,22 +217,61 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
     }
 
 
-def _write_moments(schema: Any) -> None:
-    """Write both forms of a :data:`~gateway.validation.Moment` within a schema."""
+def _texts(kind: type) -> dict[str, str]:
+    """The descriptions of a struct's members, by their names in JSON."""
+    texts = field_descriptions(kind)
+    names = {field.name: field.encode_name for field in msgspec.structs.fields(kind)}
+    found = {names[name]: text for name, text in texts.items() if name in names}
+    config = kind.__struct_config__  # type: ignore[attr-defined]
+    if config.tag_field is not None:
+        found[config.tag_field] = f"Always `{config.tag}`."
+    return found
+
+
+def _plain(schema: Any) -> Any:
+    """Return a schema without what generators of clients do not understand, and with both forms of a
+    :data:`~gateway.validation.Moment`.
+
+    A choice has no choice within it, no discriminator and no default. Words are strings, and an array has items.
+    """
     if isinstance(schema, list):
-        for each in schema:
-            _write_moments(each)
-    elif isinstance(schema, dict):
-        if schema.pop("x-ago", False):
-            del schema["type"], schema["format"]
-            schema["anyOf"] = [{"type": "string", "format": "date-time"}, {"type": "string", "pattern": f"^{AGO}$"}]
-        for each in schema.values():
-            _write_moments(each)
+        return [_plain(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {name: _plain(each) for name, each in schema.items()}
+    if found.pop("x-ago", False):
+        del found["type"], found["format"]
+        found["anyOf"] = [{"type": "string", "format": "date-time"}, {"type": "string", "pattern": f"^{AGO}$"}]
+    if found.get("type") == "array":
+        found.setdefault("items", {})
+    if isinstance(words := found.get("enum"), list) and all(isinstance(word, str) for word in words):
+        found.setdefault("type", "string")
+    if isinstance(choices := found.get("anyOf"), list):
+        _flatten(found, choices)
+    return found
+
+
+def _flatten(schema: dict[str, Any], choices: list[dict[str, Any]]) -> None:
+    """Write a choice as one list; what its parts say of themselves becomes the description of the whole."""
+    texts = [text for choice in choices if (text := choice.pop("description", ""))]
+    schema["anyOf"] = flat = [each for choice in choices for each in choice.get("anyOf", [choice])]
+    schema.pop("discriminator", None)
+    if texts:
+        schema.setdefault("description", " ".join(texts))
+    if len([each for each in flat if each != NULL]) > 1:
+        schema.pop("default", None)
 
 
 def _described(schema: dict[str, Any], text: str) -> dict[str, Any]:
-    """A schema with a description; one that only refers to another is wrapped, as 3.1 allows siblings of $ref."""
-    return {**schema, "description": text.replace("``", "`")}
+    """A schema with a description, before the one that it has. One that only refers to another is wrapped, as 3.1
+    allows siblings of $ref."""
+    own = schema.get("description", "")
+    return {**schema, "description": f"{_prose(text)} {own}".strip()}
+
+
+def _prose(text: str) -> str:
+    """A docstring as Markdown, in one line."""
+    return " ".join(text.replace("``", "`").split())
 
 
 def _operation(route: Route) -> dict[str, Any]:
@@ -262,9 +294,12 @@ def _operation(route: Route) -> dict[str, Any]:
     if parameters:
         operation["parameters"] = parameters
     if route.body is not None:
-        content: dict[str, Any] = {"application/json": {"schema": _ref(route.body)}}
-        for media in route.media:
-            content[media.type] = {"schema": {**media.schema, "description": media.description}}
+        schemas: dict[str, dict[str, Any]] = {JSON: _ref(route.body)}
+        schemas |= {media.type: {**media.schema, "description": media.description} for media in route.media}
+        content = {
+            media: {"schema": schema, **examples.content_of(route.operation, media)}
+            for media, schema in schemas.items()
+        }
         operation["requestBody"] = {"required": route.body_required, "content": content}
     return operation
 
@@ -274,11 +309,12 @@ def _ref(kind: type) -> dict[str, Any]:
 
 
 def _path_parameters(route: Route) -> list[dict[str, Any]]:
+    values = {**examples.NAMES, **examples.NAMES_OF.get(route.operation, {})}
     return [
         {
             "name": name, "in": "path", "required": True, "description": NAMES[name],
             "schema": {"type": "string", "minLength": 1},
-            **({"example": EXAMPLES[name]} if name in EXAMPLES else {}),
+            **({"example": values[name]} if name in values else {}),
         }
         for name in names_of(route.path)
     ]  # fmt: skip
@@ -292,25 +328,39 @@ def _query_parameters(route: Route) -> list[dict[str, Any]]:
     required = set(schema.get("required", ()))
     texts = field_descriptions(route.query)
     parameters = []
-    for name, field in schema["properties"].items():
-        field = dict(field)
-        description = field.pop("description", "") or texts.get(name, "").replace("``", "`")
-        kinds = field.get("anyOf", [field])
-        if any(kind.get("x-ago") for kind in kinds):
-            _write_moments(kinds)
-            field = {"anyOf": [*kinds, {"type": "number"}]}
+    for name, given in schema["properties"].items():
+        field = _plain(given)
+        description = field.pop("description", "") or _prose(texts.get(name, ""))
+        if any(kind.get("x-ago") for kind in given.get("anyOf", [given])):
+            field["anyOf"].append({"type": "number"})
             description = f"{description} RFC 3339 with an offset, seconds since 1970, or how long ago (`10m`).".strip()
         parameters.append(
-            {"name": name, "in": "query", "required": name in required, "description": description, "schema": field}
-        )
+            {
+                "name": name, "in": "query", "required": name in required, "description": description,
+                "schema": _given(field),
+            }
+        )  # fmt: skip
     return parameters
 
 
+def _given(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema of a query parameter, which is there or not, and never ``null``."""
+    choices = [choice for choice in schema.get("anyOf", ()) if choice != NULL]
+    if len(choices) == len(schema.get("anyOf", ())):
+        return schema
+    found = {name: value for name, value in schema.items() if name != "anyOf" and (name, value) != ("default", None)}
+    return {**found, **choices[0]} if len(choices) == 1 else {**found, "anyOf": choices}
+
+
 def _header_parameters(route: Route) -> list[dict[str, Any]]:
+    values = examples.HEADERS_OF.get(route.operation, {})
     return [
-        {"name": name, "in": "header", "required": False, "description": HEADERS[name][0], "schema": HEADERS[name][1]}
+        {
+            "name": name, "in": "header", "required": False, "description": HEADERS[name][0],
+            "schema": HEADERS[name][1], **({"example": values[name]} if name in values else {}),
+        }
         for name in route.headers
-    ]
+    ]  # fmt: skip
 
 
 def _responses(route: Route) -> dict[str, Any]:

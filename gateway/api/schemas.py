@@ -333,7 +333,7 @@ class ModifyAckDeadlineRequest(Input):
     ack_ids: AckIds
     """The ``ack_id`` of each message, from the answer of ``:pull``."""
     ack_deadline_seconds: Annotated[
-        int, Meta(ge=0, le=43_200, extra_json_schema={"anyOf": [{"const": 0}, {"minimum": 10}]})
+        int, Meta(ge=0, le=43_200, extra_json_schema={"not": {"exclusiveMinimum": 0, "exclusiveMaximum": 10}})
     ]
     """0 gives the messages back; else 10 to 600, and where the ledger holds the lease to 43,200 (12 hours)."""
 

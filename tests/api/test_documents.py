@@ -2,16 +2,60 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import pytest
+from openapi_schema_validator import OAS31Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
-from gateway.api.app import ROUTES
+from gateway.api import examples
+from gateway.api.app import ROUTES, openapi_octets
 from gateway.api.documents import ASSETS
+from gateway.api.links import names_of
 from gateway.api.problems import PROBLEMS
+
+DOCUMENT: dict[str, Any] = json.loads(openapi_octets())
+OPERATIONS = {each["operationId"]: each for item in DOCUMENT["paths"].values() for each in item.values()}
+NULL = {"type": "null"}
+
+
+def bodies() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Operation, media type, and what the document says of that body."""
+    for name, operation in OPERATIONS.items():
+        for media, content in operation.get("requestBody", {}).get("content", {}).items():
+            yield name, media, content
+
+
+def values_of(content: dict[str, Any]) -> list[Any]:
+    """The examples of a body."""
+    if "example" in content:
+        return [content["example"]]
+    return [each["value"] for each in content.get("examples", {}).values()]
+
+
+def schemas(found: Any, where: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every schema of the document, those within others included, and where it is."""
+    if isinstance(found, list):
+        for number, each in enumerate(found):
+            yield from schemas(each, f"{where}/{number}")
+    elif isinstance(found, dict):
+        yield where, found
+        for name, each in found.items():
+            yield from schemas(each, f"{where}/{name}")
+
+
+BODIES = list(bodies())
+SCHEMAS = [
+    *schemas(DOCUMENT["components"]["schemas"]),
+    *((f"{name}/{each['name']}", each["schema"]) for name, operation in OPERATIONS.items()
+      for each in operation.get("parameters", ())),
+    *((f"{name}/{media}", content["schema"]) for name, media, content in BODIES),
+]  # fmt: skip
 
 
 async def test_the_document_is_valid(client: httpx.AsyncClient) -> None:
@@ -38,6 +82,58 @@ async def test_fields_have_their_descriptions(client: httpx.AsyncClient) -> None
     assert schemas["Published"]["properties"]["resent"]["description"].startswith("It was sent again")
     assert "minutes" not in schemas["Queue"]["properties"]["messages"]
     assert schemas["SubscriptionSettings"]["properties"]["queue"]["description"].startswith("A queue of that broker.")
+
+
+def test_every_member_has_a_description() -> None:
+    without = [
+        f"{name}.{member}"
+        for name, schema in DOCUMENT["components"]["schemas"].items()
+        for member, found in schema.get("properties", {}).items()
+        if not found.get("description")
+    ]
+    assert not without, "write a string under the field"
+
+
+def test_every_parameter_has_a_description() -> None:
+    parameters = [(name, each) for name, found in OPERATIONS.items() for each in found.get("parameters", ())]
+    assert not [(name, each["name"]) for name, each in parameters if not each.get("description")]
+    encoded = [name for name, each in parameters if each["in"] == "path" and "percent" in each["description"]]
+    assert not encoded, "clients that are generated encode names themselves"
+
+
+def test_every_body_has_an_example() -> None:
+    assert BODIES
+    assert not [(name, media) for name, media, content in BODIES if not values_of(content)], "see gateway/api/examples"
+
+
+@pytest.mark.parametrize("each", BODIES, ids=lambda each: f"{each[0]}-{each[1]}")
+def test_an_example_fits_its_schema(each: Any) -> None:
+    _, _, content = each
+    validator = OAS31Validator({**content["schema"], "components": DOCUMENT["components"]})
+    for value in values_of(content):
+        validator.validate(value)
+
+
+def test_examples_are_of_what_there_is() -> None:
+    operations = {route.operation: route for route in ROUTES}
+    assert {*examples.BODIES, *examples.NAMES_OF, *examples.HEADERS_OF} <= operations.keys()
+    assert {*examples.NAMES} <= {name for route in ROUTES for name in names_of(route.path)}
+    for operation, headers in examples.HEADERS_OF.items():
+        assert headers.keys() <= {*operations[operation].headers}
+
+
+def test_generators_of_clients_understand_the_schemas() -> None:
+    """openapi-generator 7 refuses a document, or makes code that does not compile, where one of these is not so."""
+    for where, schema in SCHEMAS:
+        assert schema.get("type") != "array" or "items" in schema, where
+        assert "const" not in schema or isinstance(schema["const"], dict), where
+        if isinstance(choices := schema.get("anyOf"), list):
+            assert not [choice for choice in choices if "anyOf" in choice], where
+            assert len([choice for choice in choices if choice != NULL]) == 1 or "default" not in schema, where
+            assert "discriminator" not in schema, where
+    for name, operation in OPERATIONS.items():
+        for response in operation["responses"].values():
+            assert not [link for link in response.get("links", {}).values() if "requestBody" in link], name
 
 
 async def test_every_code_of_a_route_is_a_problem() -> None:

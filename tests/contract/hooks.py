@@ -1,4 +1,4 @@
-"""What schemathesis cannot know of a request that is right.
+"""What schemathesis cannot know of a request that is right, and of links.
 
 A long poll that asks for sixty seconds is answered after sixty seconds: here a fraction of one is enough. An exchange
 of a type that the broker lacks ends the broker's connection, as RabbitMQ does it (503 COMMAND_INVALID), and whoever
@@ -12,6 +12,7 @@ from typing import Any
 
 import schemathesis
 
+from gateway.api.links import BODY
 from gateway.api.schemas import EXCHANGE_TYPE
 from tests import canary
 
@@ -19,6 +20,17 @@ WAIT_MAX = 0.2
 """Longest long poll, in seconds."""
 UNKNOWN_HEADER = "x-schemathesis-unknown-property"
 TYPES = ("direct", "fanout", "topic", "headers")
+
+
+@schemathesis.hook
+def before_load_schema(context: Any, raw_schema: dict[str, Any]) -> None:
+    """Put the bodies of links where OpenAPI has them: generators of clients do not take them there."""
+    for item in raw_schema.get("paths", {}).values():
+        for operation in item.values():
+            for response in operation["responses"].values():
+                for link in response.get("links", {}).values():
+                    if BODY in link:
+                        link["requestBody"] = link.pop(BODY)
 
 
 @schemathesis.hook
