@@ -38,9 +38,9 @@ class AuditEntry(Output, omit_defaults=False):
     sequence: int
     """Number of the row; each row has the next one."""
     at: str
-    """RFC 3339, UTC."""
+    """When it happened, RFC 3339, UTC."""
     action: str
-    """What was asked for: the operation of the API, or the event."""
+    """The operation of the API, or the event."""
     actor: str
     """The client; empty: it is not known."""
     credential: str
@@ -54,11 +54,11 @@ class AuditEntry(Output, omit_defaults=False):
     result: str
     """Status of the answer, or the code of the refusal."""
     before: str
-    """ETag that the caller had read."""
+    """The ETag that the caller had read."""
     after: str
-    """ETag behind the change."""
+    """The ETag after the change."""
     detail: dict[str, Any]
-    """What else the row says."""
+    """What else the row holds."""
 
 
 class AuditEntries(Output, omit_defaults=False):

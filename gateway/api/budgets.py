@@ -19,24 +19,24 @@ class BudgetClient(Output):
     """A client that holds some of a resource."""
 
     client: str
-    """Its name; an address where it has sent no credential."""
+    """Name of the client; its address where it has sent no credential."""
     kind: ClientKind
     """What holds it: the client of a credential, an address, a trusted proxy, an endpoint, or another process."""
     held: int
     """How much of the resource the client holds."""
     share: int
-    """What it may hold, unless it is alone."""
+    """How much it may hold, unless it is alone."""
 
 
 class BudgetRefusals(Output, omit_defaults=False):
     """How often the budget refused something since the process started."""
 
     share: int
-    """A client was at its share."""
+    """Refusals because the client was at its share."""
     total: int
-    """All was in use that is not reserved."""
+    """Refusals because everything was in use that is not reserved."""
     dropped: int
-    """A connection without a credential was closed to make room."""
+    """Connections without a credential that were closed to make room."""
 
 
 class Budget(Output, omit_defaults=False):
@@ -45,19 +45,19 @@ class Budget(Output, omit_defaults=False):
     resource: str
     """Name of the resource."""
     counts: str
-    """What is counted."""
+    """The unit that is counted."""
     held: int
-    """By all clients."""
+    """How much all clients hold."""
     total: int
     """How much there is in all."""
     share: int
-    """What one client may hold, unless `budgets.clients` has another part for it."""
+    """How much one client may hold, unless ``budgets.clients`` has another part for it."""
     reserve: int
-    """What of the total only clients with `admin` may use."""
+    """The part of the total that only clients with ``admin`` may use."""
     scope: Literal["process", "ledger"]
     """Where it is counted: by each process, or for all that use the ledger."""
     setting: str
-    """The setting of the total."""
+    """The setting that gives the total."""
     refusals: BudgetRefusals
     """How often the budget refused something."""
     largest: list[BudgetClient]

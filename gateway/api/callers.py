@@ -25,7 +25,7 @@ class Caller(Output, omit_defaults=False):
     credential: str
     """Kind of the credential: `key`, `jwt` or `certificate`; empty: this gateway asks for none."""
     version: str
-    """Of the gateway."""
+    """Version of the gateway."""
 
 
 async def get_caller(call: Call) -> Response:

@@ -62,13 +62,13 @@ class DeliveryRow(Output, omit_defaults=False):
     state: Literal["waiting", "out", "dead"]
     """``waiting``; ``out``: a consumer has it; ``dead``: it was given up and is kept."""
     at: str
-    """When it arrived."""
+    """When the message arrived, RFC 3339."""
     due_in: float | None
     """Seconds until it may be handed out, or until its lease ends; ``null`` where it is dead."""
     attempts: int
     """How often it was handed out or tried."""
     octets: int
-    """Of its body."""
+    """Bytes of the body."""
     reason: Any
     """Why it was released, tried again or given up the last time: an object with ``reason``, and what else is known,
     such as ``attempt`` and ``at`` (RFC 3339); empty: there is nothing to say."""
@@ -80,7 +80,7 @@ class DeliveryWithMessage(DeliveryRow, omit_defaults=False):
     """The same, and the message itself."""
 
     message: ReceivedMessage | None
-    """``null`` where it cannot be read."""
+    """The message; ``null`` where it cannot be read."""
 
 
 class DeliveryPage(Output, omit_defaults=False):
@@ -118,7 +118,7 @@ class BulkRequest(Input):
     filter: BulkFilter
     """Which deliveries are changed."""
     dry_run: bool = False
-    """Only say how many there are, and show ten."""
+    """Change nothing: only count, and show ten."""
 
 
 class BulkPurgeRequest(BulkRequest):
@@ -143,7 +143,7 @@ class DeliveryReplayRequest(Input):
     """Where a delivery is sent."""
 
     id: JobId = ""
-    """Of the replay; unless given, one is made."""
+    """Id of the replay. Unless given, one is made."""
     target: ReplayTarget = ReplayTarget()
     """Where the message goes. Unless given: to the place that it came from."""
 

@@ -37,9 +37,9 @@ class FrontConnection(Output, omit_defaults=False):
     channels: int
     """Channels that the front has open on it."""
     restores: int
-    """How often it was lost and opened again."""
+    """How often the connection was lost and opened again."""
     rules: list[str]
-    """The rewriting rules that count for this broker."""
+    """The rewriting rules for this broker."""
 
 
 class FrontRefusal(Output, omit_defaults=False):
@@ -48,7 +48,7 @@ class FrontRefusal(Output, omit_defaults=False):
     operation: str
     """The operation that was refused, such as ``queue.declare``."""
     code: int
-    """The reply code."""
+    """The AMQP reply code."""
     count: int
     """How many of these requests were refused."""
 
@@ -67,19 +67,19 @@ class FrontView(Output, omit_defaults=False):
     login: str
     """Who checks logins: `gateway`, or the broker (`pass`)."""
     versions: list[str]
-    """What clients may speak."""
+    """The AMQP versions that clients may speak."""
     virtual_hosts: dict[str, str]
-    """Virtual host -> broker."""
+    """The broker of each virtual host, by name."""
     clients: int
-    """Clients that have logged in."""
+    """How many clients have logged in."""
     connections: list[FrontConnection]
     """Its connections to brokers."""
     publishes: dict[str, int]
-    """Outcome -> publishes."""
+    """Publishes, by outcome."""
     deliveries: dict[str, int]
-    """Event -> deliveries."""
+    """Deliveries, by event."""
     rewrites: dict[str, int]
-    """Rule -> requests that it rewrote."""
+    """Requests that were rewritten, by rule."""
     refusals: list[FrontRefusal]
     """Requests that were refused, by operation and reply code."""
     logins_refused: int
@@ -89,9 +89,9 @@ class FrontView(Output, omit_defaults=False):
     stored_bytes: int
     """Of publishes that wait in the ledger for a broker, now."""
     unconfirmed_bytes: int
-    """Of publishes without the broker's answer, now."""
+    """Bytes of publishes that the broker has not answered."""
     held_bytes: int
-    """Of deliveries that wait for their clients, now."""
+    """Bytes of deliveries that wait for their clients."""
 
 
 class FrontList(Output, omit_defaults=False):
@@ -105,7 +105,7 @@ class FrontClientView(Output, omit_defaults=False):
     """A client of a front."""
 
     client: int
-    """Its number, for closing it."""
+    """Number of the client. ``DELETE`` closes it by this number."""
     user: str
     """The user that the client logged in as."""
     address: str
@@ -113,7 +113,7 @@ class FrontClientView(Output, omit_defaults=False):
     version: str
     """The AMQP version that the client speaks."""
     product: str
-    """What the client says it is."""
+    """Name of the client's product, as it says."""
     product_version: str
     """Version of the client's product, as it says."""
     virtual_host: str
@@ -127,13 +127,13 @@ class FrontClientView(Output, omit_defaults=False):
     consumers: int
     """Consumers of the client."""
     unacknowledged: int
-    """Deliveries that it has not settled."""
+    """Deliveries that the client has not settled."""
     unconfirmed: int
-    """Publishes without the broker's answer."""
+    """Publishes of the client that the broker has not answered."""
     waiting: int
-    """Requests that wait, for the broker or for their turn."""
+    """Requests that wait for the broker, or for their turn."""
     rewrites: dict[str, int]
-    """Rule -> requests of this client that it rewrote."""
+    """Requests of this client that were rewritten, by rule."""
 
 
 class FrontClients(Output, omit_defaults=False):

@@ -52,9 +52,9 @@ class OwedDelivery(Output, omit_defaults=False):
     attempt: int
     """How often it was handed out or tried."""
     due_at: str
-    """When it is handed out or tried next; of one that is out, when that ends."""
+    """When it is handed out or tried next, RFC 3339. Where a consumer has it: when its lease ends."""
     reason: dict[str, Any]
-    """Why it is not done yet; ``at`` of it is a time of RFC 3339."""
+    """Why it is not done yet. A time in it is RFC 3339."""
 
 
 class Waiting(Output, omit_defaults=False):
@@ -73,7 +73,7 @@ class Advice(Output, omit_defaults=False):
     what: str
     """What you can do, in a sentence."""
     command: str
-    """On the command line; empty: there is no command for it."""
+    """The command that does it; empty: there is none."""
 
 
 class MessageTimeline(MessageSummary, omit_defaults=False):
@@ -82,9 +82,9 @@ class MessageTimeline(MessageSummary, omit_defaults=False):
     events: list[MessageEvent]
     """What happened to the message, the oldest first."""
     owed: list[OwedDelivery]
-    """What the ledger owes to subscriptions."""
+    """What the ledger holds for subscriptions."""
     body_kept: bool
-    """The ledger has the body, so that it can be replayed."""
+    """Whether the ledger has the body, so that the message can be replayed."""
     dead_letter: DeadLetter | None
     """Why it is a dead letter, and where it came from; ``null``: it is not one."""
     story: list[str]
@@ -165,7 +165,7 @@ class HourCount(Output, omit_defaults=False):
     broker: str
     """Name of the broker."""
     subscription: str
-    """``(other)``: of those for which the hour had no room."""
+    """Name of the subscription. ``(other)``: of those for which the hour had no room."""
     endpoint: str
     """Name of the endpoint."""
     bridge: str
@@ -173,7 +173,7 @@ class HourCount(Output, omit_defaults=False):
     events: int
     """How many events there were."""
     octets: int
-    """Of the bodies of their messages."""
+    """Bytes of the bodies of their messages."""
 
 
 class HourCounts(Output, omit_defaults=False):

@@ -36,22 +36,22 @@ class KeyBody(Input):
         list[Annotated[str, Meta(extra_json_schema={"pattern": _SCOPE, "maxLength": SCOPE_MAX})]],
         Meta(extra_json_schema={"minItems": 1, "maxItems": SCOPES_MAX}),
     ]
-    """What it allows."""
+    """What the key allows."""
     environment: Environment = "live"
-    """Small letters and digits, which stand in the key."""
+    """A word of small letters and digits that stands in the key, such as ``live`` or ``test``."""
     expires_seconds: Life = 365 * 86_400
-    """How long it lives; 0: for ever."""
+    """How long the key is valid; 0: forever."""
 
 
 class KeyRotateBody(Input):
     """A key in place of another."""
 
     environment: Environment = "live"
-    """As for a new key."""
+    """A word of small letters and digits that stands in the key, such as ``live`` or ``test``."""
     expires_seconds: Life = 365 * 86_400
-    """As for a new key."""
+    """How long the new key is valid; 0: forever."""
     overlap_seconds: Annotated[int, Meta(ge=0, le=30 * 86_400)] = OVERLAP
-    """How long the other one goes on."""
+    """How long the old key stays valid."""
 
 
 class Key(Output, kw_only=True):
@@ -64,25 +64,25 @@ class Key(Output, kw_only=True):
     scopes: list[str]
     """What the key allows."""
     hint: str
-    """How it begins."""
+    """The first characters of the key."""
     live: bool
-    """Whether it opens anything."""
+    """Whether the key is valid now."""
     state: Literal["live", "expired", "revoked", "refused"]
-    """`refused`: it would be live, and opens nothing for the reason in `refusal`."""
+    """``refused``: the key would be valid, but is not taken for the reason in ``refusal``."""
     refusal: str = ""
-    """Why it is refused: its row in the ledger is not as a gateway wrote it, or the configuration has its client."""
+    """Why it is refused: its row in the ledger was changed from outside, or the configuration has the same client."""
     created_at: str
     """When it was made, RFC 3339."""
     created_by: str
     """The client that made it."""
     expires_at: str | None
-    """null: never."""
+    """When it expires, RFC 3339; null: never."""
     revoked_at: str | None
     """When it was revoked, RFC 3339; null: it was not."""
     last_used_at: str | None
-    """To the minute; null: not that anybody knew."""
+    """When it was used last, to the minute; null: never, as far as is known."""
     key: str | UnsetType = UNSET
-    """The key itself, in the answer in which it was made and in no other."""
+    """The key itself. It is only in the answer in which the key was made."""
 
 
 class KeyList(Output):

@@ -63,11 +63,11 @@ class LogHead(Output, omit_defaults=False):
     shards: list[LogExtent]
     """How far each shard goes."""
     position: dict[str, int]
-    """Behind the last row of each shard."""
+    """The position behind the last row of each shard."""
     start: dict[str, int]
-    """Before the first row of each shard."""
+    """The position before the first row of each shard."""
     arrow: bool
-    """Whether ranges can be had as Arrow."""
+    """Whether ranges can be read as Arrow."""
 
 
 class HeadQuery(Input):
@@ -99,11 +99,12 @@ class ClaimRequest(Input):
     log: Literal["events", "messages"]
     """Which log the cursor reads."""
     owner: Annotated[str, Meta(min_length=1, max_length=SHORT_STRING_MAX)]
-    """Who it is: the id of the query or of the run, say."""
+    """A name for the reader, such as the id of a query or of a run."""
     start: Literal["earliest", "latest"] | dict[str, int] = "earliest"
-    """Where a cursor begins that is not there yet; ``earliest``: before the first row that is there."""
+    """Where a new cursor begins: before the first row that is kept (``earliest``), behind the last one (``latest``), or
+    at a position."""
     take_over: bool = False
-    """Whether to take it from an owner that was heard of lately."""
+    """Take the cursor from an owner that was active lately."""
 
 
 class MoveRequest(Input):
@@ -134,19 +135,19 @@ class LogCursor(Output, omit_defaults=False):
     log: str
     """Which log it reads."""
     position: dict[str, int]
-    """The last sequence number of each shard that was read."""
+    """The last sequence number that was read, by shard."""
     owner: str
-    """Who reads under it; empty: nobody."""
+    """The reader that owns it; empty: there is no owner."""
     epoch: int
-    """Grows with each claim."""
+    """A number that grows with each claim."""
     since: str
     """When the owner claimed it first."""
     heard_at: str | None
-    """When it was heard of last; ``null``: never."""
+    """When the owner was last heard of, RFC 3339; ``null``: never."""
     backlog: int
     """Rows behind the position."""
     backlog_octets: int
-    """About what they take; 0 in the log of events."""
+    """About how many bytes those rows take; 0 in the log of events."""
 
 
 class LogCursors(Output, omit_defaults=False):

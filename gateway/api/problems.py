@@ -285,15 +285,15 @@ class ProblemError(msgspec.Struct, omit_defaults=True, kw_only=True):
     and ``header``."""
 
     pointer: str | UnsetType = UNSET
-    """Where in the body, as a JSON pointer (RFC 6901); of a member that is missing, where it belongs."""
+    """Where it is in the body, as a JSON pointer (RFC 6901). Of a missing member: where it belongs."""
     parameter: str = ""
-    """Which query or path parameter."""
+    """Name of the query or path parameter."""
     header: str = ""
-    """Which header."""
+    """Name of the header."""
     detail: str
     """What is wrong with it."""
     expected: list[str] = []
-    """The words that may stand there; of an unknown name: the names that there are."""
+    """The values that are allowed there. Of an unknown name: the names that exist."""
 
 
 def wrong_parameter(name: str, detail: str, expected: Sequence[str] = ()) -> ApiProblem:
@@ -318,13 +318,14 @@ class Problem(msgspec.Struct, omit_defaults=True):
     status: int
     """The HTTP status."""
     code: str
-    """Stable; see /docs/errors."""
+    """The code of the problem, which does not change between releases; see /docs/errors."""
     detail: str
     """What is wrong with this request."""
     retryable: bool
     """Whether the same request may succeed later."""
     outcome: str
-    """``not_sent``, ``refused`` or ``unknown``."""
+    """What happened to the message. ``not_sent``: nothing was sent. ``refused``: the broker refused it. ``unknown``: it
+    may be at the broker."""
     advice: str = ""
     """What you can do."""
     instance: str = ""

@@ -62,11 +62,11 @@ class ReloadChange(Output):
     """A setting that differs."""
 
     setting: str
-    """With dots; of brokers, subscriptions, endpoints, bridges and taps the name of the entry."""
+    """The setting, with dots. Of brokers, subscriptions, endpoints, bridges and taps: the name of the entry."""
     change: Literal["added", "changed", "removed"]
     """What the new file did with the setting."""
     when: str
-    """When it counts."""
+    """When the change takes effect."""
 
 
 class ReloadBroker(Output):
@@ -75,24 +75,24 @@ class ReloadBroker(Output):
     name: str
     """Name of the broker."""
     state: str
-    """connecting, up, blocked, down, failed or closed."""
+    """``connecting``, ``up``, ``blocked``, ``down``, ``failed`` or ``closed``."""
     reason: str
     """Why it is not up; empty: it is."""
     code: str
-    """Code of the problem that keeps it from being up."""
+    """Code of the problem that keeps it from being up; empty: it is up."""
 
 
 class ReloadResult(Output):
     """What became of it."""
 
     status: Literal["applied", "unchanged", "checked"]
-    """`checked`: with `dry_run`; it could count."""
+    """``applied``; ``unchanged``: nothing differs; ``checked``: the file is valid (``dry_run``)."""
     changes: list[ReloadChange]
     """The settings that differ."""
     brokers: list[ReloadBroker]
-    """Those that are new or have other settings. With `dry_run`: as they were when it was tried."""
+    """Brokers that are new or have other settings. With ``dry_run``: as they were when they were tried."""
     complete: bool
-    """All work that depends on the changes has started over; false: it is still under way."""
+    """Whether all work that depends on the changes has started over."""
 
 
 async def reload_configuration(call: Call) -> Response:

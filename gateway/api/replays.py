@@ -26,13 +26,13 @@ class Replay(Output, omit_defaults=False):
     """``pending``, ``running``, ``paused``, ``done``, ``failed`` or ``cancelled``. ``failed`` also where it found
     messages and none of them was sent."""
     reason: str
-    """What stands in its way, why it failed, or how many messages were not sent."""
+    """Why it waits or failed, or how many messages were not sent."""
     client: str
     """The name of the API key that asked for it."""
     created_at: str
     """When it was first asked for, RFC 3339."""
     asked_at: str
-    """When it was asked for last."""
+    """When it was asked for last, RFC 3339."""
     ended_at: str | None
     """When it ended, RFC 3339; ``null``: it has not."""
     runs: int
@@ -40,20 +40,21 @@ class Replay(Output, omit_defaults=False):
     total: int | None
     """How many messages there were at the beginning; ``null`` where that is not known."""
     found: int
-    """How many it has come to."""
+    """How many messages it has reached."""
     sent: int
     """How many messages it has sent."""
     skipped: int
-    """Sent by an earlier run of the same id."""
+    """Messages that an earlier run of the same id had sent."""
     refused: dict[str, int]
-    """Not sent, by the code of the reason; ``no_body`` where the ledger does not keep the body."""
+    """How many messages were not sent, by the code of the reason; ``no_body`` where the ledger does not keep the
+    body."""
     signed: bool | None
     """Whether requests to the endpoint are signed, as it was asked for. Those to a ``url`` are not. ``null``: the
     messages go to brokers."""
     resent: int
-    """Of those sent: how many may have been sent before a crash, too; each is marked."""
+    """How many of those sent may have been sent before a crash, too. Each is marked."""
     request: Any
-    """What was asked for."""
+    """The request that asked for it."""
 
 
 class ReplayList(Output, omit_defaults=False):

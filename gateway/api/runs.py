@@ -35,9 +35,9 @@ class RunRequest(Input):
     ended_at: Time | None = None
     """When it ended, RFC 3339 with an offset; unless given, it has not."""
     fingerprint: Annotated[str, Meta(max_length=SHORT_STRING_MAX)] = ""
-    """Of the job's settings; the same id with another one is another run."""
+    """Fingerprint of the job's settings. The same id with another fingerprint is another run."""
     detail: dict[str, Any] = msgspec.field(default_factory=dict)
-    """Counts, ranges, reasons: at most 64 KiB."""
+    """Counts, ranges and reasons, at most 64 KiB of JSON."""
 
 
 class PipelineRun(Output, omit_defaults=False):
@@ -58,7 +58,7 @@ class PipelineRun(Output, omit_defaults=False):
     detail: dict[str, Any]
     """Counts, ranges and reasons, as the job wrote them."""
     updated_at: str
-    """When it was heard of last."""
+    """When the job last told of the run, RFC 3339."""
 
 
 class PipelineRuns(Output, omit_defaults=False):

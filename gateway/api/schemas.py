@@ -69,12 +69,12 @@ class PublishMessage(Input):
     """Whether a message that no queue takes is an error (422 ``unroutable``). With ``false`` it is answered with 200
     and the status ``unroutable``, and the message is gone."""
     not_before: datetime | Annotated[float, Meta(ge=0)] | None = None
-    """Publish it then, and not now: RFC 3339 with an offset, or seconds since 1970; at most a year ahead. Answered with
-    202."""
+    """When to publish the message, in place of now: RFC 3339 with an offset, or seconds since 1970; at most a year
+    ahead. The answer is 202."""
     delay_seconds: Delay | None = None
-    """Publish it this many seconds from now, in place of ``not_before``. Answered with 202."""
+    """Publish the message this many seconds from now, in place of ``not_before``. The answer is 202."""
     key: Annotated[str, Meta(min_length=1, max_length=KEY_MAX, pattern="^[ -~]*$")] | UnsetType = UNSET
-    """An idempotency key of its own, for the lines of a stream and the messages of a batch: however often it is sent
+    """An idempotency key of this one message, for lines of a stream and messages of a batch: however often you send it
     under this key, it is published once. Printable ASCII."""
 
 
@@ -97,13 +97,14 @@ class Published(Output):
     id: str
     """The gateway's id of the message."""
     status: Literal["confirmed", "unroutable"]
-    """``unroutable``: no queue took it, and it was published with ``"mandatory": false``."""
+    """``confirmed``: the broker has it. ``unroutable``: no queue took it, and it was published with ``"mandatory":
+    false``."""
     routed: bool
-    """Whether a queue took it."""
+    """Whether a queue took the message."""
     durable: bool
-    """Whether it survives a restart of the broker, as far as is known."""
+    """Whether the message survives a restart of the broker, as far as is known."""
     resent: bool = False
-    """It was sent again after an unknown outcome: consumers may see it twice, with the same id."""
+    """The message was sent again after an unknown outcome: consumers may see it twice, with the same id."""
 
 
 class Scheduled(Output):
@@ -114,18 +115,18 @@ class Scheduled(Output):
     status: Literal["scheduled"]
     """Always ``scheduled``."""
     not_before: str | UnsetType = UNSET
-    """When, RFC 3339; where that was asked for."""
+    """When the message is published, RFC 3339; absent: as soon as the broker takes it."""
 
 
 class BatchResult(Output):
     """What became of one message of a batch or stream."""
 
     status: int
-    """The status that the message alone would have been answered with."""
+    """The HTTP status that this message alone would have had."""
     id: str = ""
     """The gateway's id of the message."""
     state: Literal["confirmed", "unroutable", "scheduled"] | UnsetType = UNSET
-    """The ``status`` that the message alone would have been answered with, where there is no problem."""
+    """The ``status`` that this message alone would have had; absent where there is a problem."""
     routed: bool | UnsetType = UNSET
     """Whether a queue took the message."""
     durable: bool | UnsetType = UNSET
@@ -133,8 +134,8 @@ class BatchResult(Output):
     resent: bool = False
     """The message was sent again after an unknown outcome: consumers may see it twice, with the same id."""
     key: Literal["done", "repeated"] | UnsetType = UNSET
-    """Of a message with a key, once its outcome is final: it is of this message; or it is that of an earlier one with
-    the same key, and nothing was published for this one."""
+    """Only for a message with a key, once its outcome is final. ``done``: the outcome is of this message. ``repeated``:
+    it is of an earlier message with the same key, and nothing was published now."""
     problem: Any = UNSET
     """The problem (RFC 9457), where the status is not 200."""
 
@@ -145,7 +146,8 @@ class ScheduledMessage(Output, omit_defaults=False):
     id: str
     """The gateway's id of the message."""
     state: str
-    """``scheduled``; ``refused``: the broker would not take it, and it is kept for ``:retry``; else what it became."""
+    """``scheduled``: not published yet. ``refused``: the broker did not take it, and it is kept for ``:retry``.
+    Otherwise the state that it reached."""
     broker: str
     """The broker that the message is published to."""
     exchange: Any
@@ -153,17 +155,17 @@ class ScheduledMessage(Output, omit_defaults=False):
     routing_key: Any
     """The routing key. A string; a ``binary`` object where it is not UTF-8."""
     at: str
-    """When it was taken."""
+    """When the gateway took the message, RFC 3339."""
     client: str
     """The name of the API key that published it."""
     not_before: str | None = None
-    """The time that was asked for; ``null``: none was."""
+    """When it is to be published, RFC 3339; ``null``: as soon as the broker takes it."""
     attempts: int = 0
-    """How often it was handed to the broker, or was about to be."""
+    """How often the gateway has sent it to the broker, or was about to."""
     sending: bool = False
-    """It is on its way just now."""
+    """Whether it is in flight now."""
     reason: str = ""
-    """What stands in its way, or why it was not taken."""
+    """Why it is not published yet, or why the broker did not take it."""
 
 
 class ScheduledMessages(Output, omit_defaults=False):
@@ -187,15 +189,15 @@ class Backlog(Output, omit_defaults=False):
     """What the ledger owes a subscription."""
 
     waiting: int
-    """Messages that are due, or will be."""
+    """Messages that wait: for a consumer, or for the time when they are due."""
     out: int
     """Messages that are out under a lease."""
     dead: int
     """Messages that were given up and are kept."""
     octets: int
-    """Octets of the bodies of all of them."""
+    """Bytes of the bodies of all these messages."""
     oldest_at: str | None
-    """When the oldest that is not dead arrived."""
+    """When the oldest message arrived that is not dead, RFC 3339; ``null``: there is none."""
 
 
 class Push(Output, omit_defaults=False):
@@ -235,20 +237,20 @@ class Subscription(SubscriptionSettings, frozen=True, kw_only=True):
     name: str
     """Name of the subscription."""
     read_only: bool
-    """Defined by the configuration file."""
+    """Whether the configuration file defines it. Then the API cannot change it."""
     state: Literal["active", "paused"]
-    """Whether it takes and hands out messages; ``paused`` says how it began."""
+    """Whether it takes and hands out messages. ``paused`` is the state that it began with."""
     reason: str
-    """What keeps it from taking messages, as far as this process knows; empty: nothing. In lists only what its intake
-    says."""
+    """Why it takes no messages, as far as this process knows; empty: nothing is wrong. Lists show only trouble with the
+    queue."""
     leases: int
-    """Messages that are out from this process and held by a broker."""
+    """Messages that this process has handed out and the broker holds."""
     backlog: Backlog | None
-    """What the ledger owes it; ``null`` where the broker holds its leases, and in lists."""
+    """What the ledger holds for it; ``null`` where the broker holds its leases, and in lists."""
     push_status: Push | None
-    """``null`` where it is not pushed, and in lists."""
+    """How pushing goes; ``null`` where consumers pull, and in lists."""
     settings: SubscriptionSettings
-    """The settings alone, as a `PUT` and the configuration file have them. They also stand beside it."""
+    """The settings alone, as a ``PUT`` and the configuration file have them. They also stand beside this member."""
 
 
 class Subscriptions(Output, omit_defaults=False):
@@ -264,11 +266,11 @@ class PullRequest(Input):
     max_messages: Annotated[int, Meta(ge=1, le=1000)] = 10
     """Most messages to return. The answer may have fewer."""
     wait_seconds: Annotated[float, Meta(ge=0, le=60)] | UnsetType = UNSET
-    """How long to wait for the first message (long poll). Unless given: 0, not at all."""
+    """How long to wait for the first message (long poll). Unless given: 0, do not wait."""
     wait: Annotated[float, Meta(ge=0, le=60), OLD_NAME] | UnsetType = UNSET
     """Old name of ``wait_seconds``."""
     ack_deadline_seconds: Annotated[int, Meta(ge=10, le=600)] | None = None
-    """How long each message is leased; unless given, as the subscription says."""
+    """How long each message is leased. Unless given: as the subscription says."""
 
     def __post_init__(self) -> None:
         """Only one of the names may be given."""
@@ -293,9 +295,9 @@ class PulledMessage(Output, omit_defaults=False):
     """How often the broker says that it was delivered before and given back (``x-delivery-count`` of quorum queues),
     when the gateway took it; ``null`` where the broker does not count."""
     redelivered: bool
-    """It was handed over before, as the broker says, or as the gateway remembers."""
+    """Whether it was handed out before, as the broker says or the gateway remembers."""
     resent: bool
-    """It may be there twice, with the same id: it was published again after an unknown outcome, or the ledger was
+    """Whether it may be a copy with the same id: it was published again after an unknown outcome, or the ledger was
     restored from a backup."""
     message: ReceivedMessage
     """The message itself."""
@@ -324,7 +326,7 @@ class ReleaseRequest(Input):
     ack_ids: AckIds
     """The ``ack_id`` of each message, from the answer of ``:pull``."""
     delay_seconds: Annotated[float, Meta(ge=0, le=604_800)] = 0
-    """Not before this many seconds from now, a week at most. Needs ``lease = "ledger"``."""
+    """Hand the messages out again after this many seconds, a week at most. Needs ``lease = "ledger"``."""
 
 
 class ModifyAckDeadlineRequest(Input):
@@ -335,7 +337,8 @@ class ModifyAckDeadlineRequest(Input):
     ack_deadline_seconds: Annotated[
         int, Meta(ge=0, le=43_200, extra_json_schema={"not": {"exclusiveMinimum": 0, "exclusiveMaximum": 10}})
     ]
-    """0 gives the messages back; else 10 to 600, and where the ledger holds the lease to 43,200 (12 hours)."""
+    """How long the leases last from now. 0 gives the messages back; otherwise 10 to 600, or to 43,200 (12 hours) where
+    the ledger holds the lease."""
 
 
 class RejectRequest(Input):
@@ -344,10 +347,10 @@ class RejectRequest(Input):
     ack_ids: AckIds
     """The ``ack_id`` of each message, from the answer of ``:pull``."""
     reason: Annotated[str, Meta(max_length=500)] = ""
-    """For the timeline, and for readers of the dead-letter destination: it is in the reserved header there,
-    its first 200 characters."""
+    """Why. The timeline shows it, and its first 200 characters are in the reserved header at the dead-letter
+    destination."""
     discard: bool = False
-    """Drop the messages instead: they are gone, and recorded as ``discarded``."""
+    """Delete the messages, in place of dead-lettering them. They are recorded as ``discarded``."""
 
 
 class AckResult(Output, omit_defaults=False):
@@ -359,7 +362,7 @@ class AckResult(Output, omit_defaults=False):
     """``SUCCESS``: done. ``INVALID_ACK_ID``: this subscription gave no such id. ``LEASE_LOST``: the lease had ended,
     and the message is handed out again. ``FAILED``: see ``problem``."""
     problem: Any = UNSET
-    """With FAILED: why. The lease goes on."""
+    """Why it ``FAILED``, as a problem (RFC 9457). The lease goes on."""
 
 
 class AckResults(Output, omit_defaults=False):
@@ -378,49 +381,50 @@ class Bridge(Output, omit_defaults=False):
     name: str
     """Name of the bridge."""
     state: Literal["starting", "running", "paused", "draining", "error", "stopped"]
-    """In ``error`` it goes on when the obstacle is gone."""
+    """How the bridge stands. After ``error`` it goes on when the cause is gone."""
     reason: str
-    """What stands in its way, or why it has stopped."""
+    """Why it does not run; empty: it does."""
     since: str
-    """When the state last changed."""
+    """When the state last changed, RFC 3339."""
     read_only: bool
-    """Defined by the configuration file."""
+    """Whether the configuration file defines it. Then the API cannot change it."""
     settings: BridgeSettings
-    """The table of the configuration file."""
+    """The settings, as a ``PUT`` and the configuration file have them."""
     source_version: str
     """The AMQP version spoken with the source; empty before the first connection."""
     target_version: str
-    """The AMQP versions spoken; empty before the first connection."""
+    """The AMQP version spoken with the target; empty before the first connection."""
     taken: int
     """Messages that came from the source, redeliveries included."""
     forwarded: int
-    """Confirmed by the target, and recorded."""
+    """Messages that the target has confirmed and the ledger has recorded."""
     dead_lettered: int
     """Messages that the bridge sent to its dead-letter destination."""
     duplicates_dropped: int
     """Redeliveries of messages that were forwarded before."""
     filtered: int
-    """Not wanted by the selector."""
+    """Messages that the selector did not want."""
     looped: int
-    """Stopped because they had passed this bridge before, or too many."""
+    """Messages that were stopped because they had passed this bridge before, or too many bridges."""
     resent: int
-    """Published although they may have been at the target already; each is marked."""
+    """Messages that were published although the target may have them already. Each is marked."""
     oversized: int
-    """Over the source's ``message_max``, and not read."""
+    """Messages over the source's ``message_max``, which were not read."""
     losses: dict[str, int]
-    """Name of a loss -> messages forwarded with it."""
+    """How many messages were forwarded with each loss, by the name of the loss."""
     in_flight: int
     """Messages taken and not settled yet."""
     octets: int
-    """Octets of their bodies."""
+    """Bytes of the bodies of the messages in flight."""
     rate: float
-    """Messages forwarded a second, over the last 5 s."""
+    """Messages forwarded per second, over the last 5 seconds."""
     lag: float | None
-    """Seconds from a message's arrival to its acknowledgement, the median of the last ones."""
+    """Seconds from the arrival of a message to its acknowledgement, as the median of the last messages; ``null``: there
+    were none."""
     source_messages: int | None
-    """Depth of the source's queue; ``null`` while it is not known."""
+    """Messages in the source's queue; ``null`` while that is not known."""
     last_error: str
-    """What was wrong last, also when it is over."""
+    """The last error, even if it is over; empty: there was none."""
 
 
 class Tap(Output, omit_defaults=False):
@@ -429,15 +433,15 @@ class Tap(Output, omit_defaults=False):
     name: str
     """Name of the tap."""
     state: Literal["starting", "running", "paused", "full", "error", "stopped"]
-    """In ``full`` and ``error`` it goes on when the obstacle is gone."""
+    """How the tap stands. After ``full`` and ``error`` it goes on when the cause is gone."""
     reason: str
-    """What stands in its way, or why it has stopped."""
+    """Why it does not run; empty: it does."""
     since: str
-    """When the state last changed."""
+    """When the state last changed, RFC 3339."""
     read_only: bool
-    """Defined by the configuration file."""
+    """Whether the configuration file defines it. Then the API cannot change it."""
     settings: TapSettings
-    """The table of the configuration file."""
+    """The settings, as a ``PUT`` and the configuration file have them."""
     queue: Any
     """The queue that is consumed: a string, or a ``binary`` object."""
     version: str
@@ -447,27 +451,27 @@ class Tap(Output, omit_defaults=False):
     spooled: int
     """Messages that are in the log, and acknowledged."""
     redelivered: int
-    """Those of them that are marked: they may be there twice."""
+    """Messages in the log that are marked as redelivered: they may be there twice."""
     duplicates_dropped: int
-    """Redeliveries of what is in the log."""
+    """Redeliveries of messages that are in the log."""
     dead_lettered: int
-    """Messages that the ledger cannot hold, at the dead-letter place."""
+    """Messages that the ledger cannot hold, and that went to the dead-letter destination."""
     oversized: int
-    """Over the broker's ``message_max``, and not read."""
+    """Messages over the broker's ``message_max``, which were not read."""
     octets: int
-    """Octets of the bodies of what is in the log."""
+    """Bytes of the bodies in the log."""
     in_flight: int
     """Messages taken and not settled yet."""
     depth: int | None
     """How many messages the queue held when the tap began, with ``until = "depth"``."""
     left: int | None
-    """How many of these it has still to take."""
+    """How many of these messages it has still to take."""
     rate: float
-    """Messages spooled a second, over the last 5 s."""
+    """Messages written to the log per second, over the last 5 seconds."""
     source_messages: int | None
-    """Depth of the queue; ``null`` while it is not known."""
+    """Messages in the queue; ``null`` while that is not known."""
     last_error: str
-    """What was wrong last, also when it is over."""
+    """The last error, even if it is over; empty: there was none."""
 
 
 class Taps(Output, omit_defaults=False):
@@ -492,9 +496,9 @@ class CompareRequest(Input):
     until: Moment | None = None
     """Where it ends; unless given, now."""
     peek: bool = False
-    """Look into the queues too."""
+    """Look into the queues, too."""
     limit: Annotated[int, Meta(ge=1, le=65_535)] = 10_000
-    """Most messages of each queue that are looked at."""
+    """Most messages of each queue to look at."""
     source_queue: Annotated[str, Meta(max_length=255)] = ""
     """The queue to look into at the source; unless given, the one that a mirror leaves its messages in."""
     target_queue: Annotated[str, Meta(max_length=255)] = ""
@@ -508,19 +512,19 @@ class SigningKey(Output, omit_defaults=False):
     """A key that signs requests."""
 
     id: str
-    """Its name; of a ``v1a`` key the ``kid`` at ``/.well-known/webhook-keys``."""
+    """Name of the key. Of a ``v1a`` key it is the ``kid`` at ``/.well-known/webhook-keys``."""
     scheme: str
     """Which signature of Standard Webhooks the key makes: ``v1`` (HMAC) or ``v1a`` (Ed25519)."""
     created_at: str
     """When the key was made, RFC 3339."""
     until: str | None
-    """When it stops signing; ``null``: when it is replaced, or when the rotation is finished."""
+    """When it stops signing, RFC 3339; ``null``: when it is replaced, or when the rotation is finished."""
     old: bool
-    """There is a newer one."""
+    """Whether there is a newer key."""
     public_key: str | None
-    """Of a ``v1a`` key: ``whpk_…``."""
+    """The public key of a ``v1a`` key, ``whpk_…``; ``null``: it is a ``v1`` key."""
     secret: str | UnsetType = UNSET
-    """Of a ``v1`` key, in the answer in which it was made and never again: ``whsec_…``, for the receiver."""
+    """The secret of a ``v1`` key, ``whsec_…``, for the receiver. It is only in the answer in which the key was made."""
 
 
 class Endpoint(Output, omit_defaults=False):
@@ -532,19 +536,19 @@ class Endpoint(Output, omit_defaults=False):
     """``active``: it gets messages. ``paused``: until it is resumed. ``disabled``: it answered 410, or its secrets
     cannot be read. ``unverified``: it has not allowed the gateway to call it."""
     reason: str
-    """Why it is not active."""
+    """Why it is not active; empty: it is."""
     read_only: bool
-    """Defined by the configuration file."""
+    """Whether the configuration file defines it. Then the API cannot change it."""
     settings: EndpointSettings
-    """The table of the configuration file, with an empty text in place of each secret."""
+    """The settings, as a ``PUT`` and the configuration file have them, with an empty text in place of each secret."""
     secrets: list[str]
-    """Where those are that are kept: ``auth.secret``, ``tls.key``, ``headers.NAME``."""
+    """Which settings have a secret that is kept: ``auth.secret``, ``tls.key``, ``headers.NAME``."""
     signing_keys: list[SigningKey]
-    """The newest first."""
+    """The keys that sign requests, the newest first."""
     verified_at: str | None
-    """When it allowed us to call it (``handshake``)."""
+    """When it allowed the gateway to call it (``handshake``); ``null``: it has not."""
     allowed_rate: float
-    """Most requests a second that it allowed then; 0: any number."""
+    """Most requests per second that it allowed then; 0: any number."""
 
 
 class Endpoints(Output, omit_defaults=False):
@@ -558,24 +562,24 @@ class RotateRequest(Input):
     """Which keys are replaced, and how long the old ones sign beside them."""
 
     schemes: Annotated[list[Literal["v1", "v1a"]], Meta(max_length=2)] = []
-    """Unless given, all that the endpoint signs with."""
+    """Which keys to replace. Unless given: all that the endpoint signs with."""
     overlap_seconds: Annotated[float, Meta(ge=0, le=31_536_000)] | None = 86_400.0
-    """How long the old keys sign; ``null``: until ``finish``."""
+    """How long the old keys sign beside the new ones; ``null``: until ``finish``."""
     finish: bool = False
-    """Make none, and take the old ones away now."""
+    """Make no new key, and remove the old ones now."""
 
 
 class TestResult(Output, omit_defaults=False):
     """What the endpoint said to a message that was marked as a test."""
 
     id: str
-    """``webhook-id`` of the request."""
+    """The header ``webhook-id`` of the request."""
     delivered: bool
     """Whether the answer was a success."""
     status: int | None
     """Status of the answer; ``null``: there was no answer."""
     verdict: str
-    """What it would mean for a message: ``delivered``, ``retry``, ``pause``, ``disable`` …"""
+    """What the answer would mean for a message: ``delivered``, ``retry``, ``pause``, ``disable`` …"""
     reason: str
     """Why the test failed, in a sentence; empty: it did not."""
     retry_after: str | None
@@ -587,11 +591,11 @@ class TestResult(Output, omit_defaults=False):
     body_encoding: Literal["string", "base64"]
     """``base64`` where the body is not UTF-8."""
     truncated: bool
-    """There was more."""
+    """Whether the answer was longer than ``body``."""
     seconds: float
     """How long the request took, in seconds."""
     problem: Any = UNSET
-    """Why there is no answer."""
+    """Why there is no answer, as a problem (RFC 9457)."""
 
 
 # ------------------------------------------------------------------------------------------------ brokers
@@ -603,14 +607,14 @@ class Broker(Output, omit_defaults=False):
     name: str
     """Name of the broker in the configuration."""
     state: str
-    """connecting, up, blocked, down, failed or closed."""
+    """``connecting``, ``up``, ``blocked``, ``down``, ``failed`` or ``closed``."""
     reason: str
     """Why it is not up; empty: it is."""
     code: str
     """Code of the problem that keeps it from being up, such as `certificate_refused`; empty: it is up, or was a moment
     ago."""
     version: str | None
-    """As negotiated last."""
+    """The AMQP version that was negotiated last; ``null`` before the first connection."""
     product: str
     """Name of the broker's product, as it says; empty before the first connection."""
     product_version: str
@@ -622,19 +626,19 @@ class Broker(Output, omit_defaults=False):
     virtual_host: str
     """Virtual host that the gateway uses."""
     since: str
-    """When the state last changed."""
+    """When the state last changed, RFC 3339."""
     publishing: bool
     """Whether the gateway can publish now."""
     consuming: bool
     """Whether the gateway can consume now."""
     pending: int
-    """Publishes without an outcome."""
+    """Publishes that the broker has not answered."""
     leases: int
     """Messages that are out to consumers and held by the broker."""
     found: str
-    """What ``version=auto`` found."""
+    """The version that ``version=auto`` found; empty: it has not looked."""
     alert: str
-    """What the broker warned of last (channel.alert of 0-8)."""
+    """The last warning of the broker (channel.alert of 0-8); empty: there was none."""
     capabilities: dict[str, Any] | None
     """What the broker can do, by name; ``null`` before the first connection."""
 
@@ -662,7 +666,7 @@ class ProbeAttempt(Output, omit_defaults=False):
     reason: str
     """Why the attempt failed; empty: it did not."""
     supported: str | None
-    """What the far end asked for instead."""
+    """The version that the broker asked for instead; ``null``: it did not say."""
     capabilities: dict[str, Any] | None
     """What the broker can do in this version; ``null``: it did not say."""
     seconds: float
@@ -715,7 +719,7 @@ class Queue(Output, omit_defaults=False):
     arguments: Any
     """Arguments of the declaration."""
     settings: Any
-    """`durable`, `auto_delete` and `arguments` once more, as the list of queues and a `PUT` have them."""
+    """``durable``, ``auto_delete`` and ``arguments`` once more, as the list of queues and a ``PUT`` have them."""
 
 
 class ExchangeSettings(Input):
@@ -849,9 +853,9 @@ class MessageEvent(Output, omit_defaults=False):
     shard: int
     """Shard of the history that holds the event."""
     sequence: int
-    """Gapless within the shard."""
+    """Number of the event within the shard, without gaps."""
     at: str
-    """RFC 3339, UTC."""
+    """When it happened, RFC 3339, UTC."""
     kind: str
     """What happened, in one stable word, such as ``accepted`` or ``confirmed``."""
     broker: str
@@ -859,7 +863,7 @@ class MessageEvent(Output, omit_defaults=False):
     version: str
     """AMQP version that was spoken there; empty: none."""
     detail: dict[str, Any]
-    """Reply code and text, subscription, attempt, ..."""
+    """More about it, such as reply code and text, subscription or attempt."""
 
 
 class MessageSummary(Output, omit_defaults=False):
@@ -878,13 +882,14 @@ class MessageSummary(Output, omit_defaults=False):
     routing_key: Any
     """The routing key. A string; a ``binary`` object where it is not UTF-8."""
     at: str
-    """When the gateway first heard of it."""
+    """When the gateway first saw the message, RFC 3339."""
     origin: str
-    """``http``: published here; ``front``: published at a front; ``broker``: first seen when it was pulled."""
+    """Where the message came from. ``http``: published here. ``front``: published at a front. ``broker``: first seen when
+    it was pulled. ``bridge`` and ``replay``: one of them published it."""
     client: str
     """The name of the API key that published it, or ``front:FRONT/USER``."""
     size: int
-    """Bytes of the body, which is not kept."""
+    """Bytes of the body."""
     sha256: str
     """SHA-256 of the body, in hex. Empty without `admin`: its reader could find a short body by trying."""
     properties: dict[str, Any]

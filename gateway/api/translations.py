@@ -35,17 +35,17 @@ class ExplainRequest(Input):
     message: PublishMessage
     """The message, as it would be published."""
     source: str = msgspec.field(name="from", default="")
-    """A version, or the name of a broker: the message is looked at as it comes from there."""
+    """A version, or the name of a broker: the message is treated as coming from there."""
     to: Annotated[str, Meta(extra_json_schema={"enum": ["", *VERSION_NAMES]})] = ""
-    """The version that it goes to."""
+    """The version that the message goes to."""
     product: Literal["", "rabbitmq", "qpid"] = ""
-    """The broker's product; empty: RabbitMQ, for 0-10 Broker-J."""
+    """The broker's product. Empty: RabbitMQ, or Broker-J for 0-10."""
     broker: str = ""
-    """The broker that it goes to, as its connection was negotiated."""
+    """The broker that the message goes to, with the capabilities of its connection."""
     release_headers: Annotated[list[str], Meta(max_length=100)] = msgspec.field(default_factory=list)
-    """Headers that brokers act upon and that are passed on as they are."""
+    """Headers that brokers act upon, and that are passed on unchanged."""
     strip: bool = False
-    """The reserved header is left out."""
+    """Leave the reserved header out."""
 
 
 class FieldResult(Output):
@@ -59,7 +59,7 @@ class FieldResult(Output):
     """`same`: as it was. `mapped`: another value or type, and the original is restored on the way back. `carried`: only
     in the reserved header, and restored on the way back. `lost`: not restored."""
     becomes: Any = None
-    """What an application there finds in that place; absent: nothing."""
+    """The value that an application finds there; absent: nothing."""
     why: str = ""
     """Why it changes, in a sentence; absent: it does not."""
 
@@ -92,15 +92,15 @@ class Explained(Output):
     """What becomes of the message."""
 
     to: str
-    """The version."""
+    """The version that the message goes to."""
     product: str
-    """`rabbitmq`, `qpid`, `published`; `other` for a 0-10 that is not Broker-J's."""
+    """The dialect: ``rabbitmq``, ``qpid``, ``published``; ``other`` for a 0-10 that is not Broker-J's."""
     fields: list[FieldResult]
     """What becomes of each property and header."""
     losses: list[LossResult]
     """Everything that is lost. Empty: nothing is."""
     message: TranslatedMessage | None = None
-    """Absent where it cannot be sent."""
+    """The message there; absent where it cannot be sent."""
 
 
 async def explain(call: Call) -> Response:

@@ -70,15 +70,16 @@ class Side(msgspec.Struct, kw_only=True):
     broker: str
     """Name of the broker."""
     how: Literal["ledger", "browsed", "leased"]
-    """``leased``: taken and given back, since the broker cannot show messages; they are marked as redelivered."""
+    """How the messages were counted. ``ledger``: from the ledger. ``browsed``: in the queue. ``leased``: taken and
+    given back, as the broker cannot show messages; they are marked as redelivered."""
     messages: int
     """How many messages it holds."""
     octets: int
-    """Of their bodies."""
+    """Bytes of the bodies."""
     digest: str
     """SHA-256 over each message, summed up: equal where the messages are, in any order."""
     complete: bool
-    """False: there is more than was looked at."""
+    """Whether all messages were looked at."""
 
 
 class Row(msgspec.Struct, kw_only=True):
@@ -98,7 +99,7 @@ class Different(msgspec.Struct, kw_only=True):
     """A message that is not the same on both sides."""
 
     id: str
-    """Its origin id, or its id; empty: it has none."""
+    """Its origin id, or its id; empty: it has no id."""
     octets: int
     """Bytes of its body."""
     source: str | None
@@ -121,11 +122,11 @@ class Sides(msgspec.Struct, kw_only=True):
     extra: int
     """Messages that only the target has: copies too, and what came from elsewhere."""
     changed: int
-    """Messages that are at both sides, but not the same."""
+    """Messages that are on both sides, but differ."""
     differences: list[Different]
-    """At most 100 of each."""
+    """The messages that differ, at most 100 of each kind."""
     equal: bool
-    """Both sides are complete, and nothing differs."""
+    """Whether both sides are complete and nothing differs."""
 
 
 class Report(msgspec.Struct, kw_only=True):
@@ -136,7 +137,7 @@ class Report(msgspec.Struct, kw_only=True):
     mode: str
     """Mode of the bridge: ``move`` or ``mirror``."""
     at: str
-    """When it was made (RFC 3339)."""
+    """When the comparison was made, RFC 3339."""
     at_microseconds: int
     """The same, in microseconds since 1970."""
     ledger: Sides
@@ -152,7 +153,7 @@ class Report(msgspec.Struct, kw_only=True):
     duplicates_dropped: int
     """Redeliveries of messages that were forwarded before."""
     queues: Sides | None
-    """With ``peek``: what is there now."""
+    """What the queues hold now; ``null`` without ``peek``."""
     equal: bool
     """Whether nothing differs: in the ledger, and with ``peek`` in the queues."""
 

@@ -81,21 +81,22 @@ class ReceivedMessage(msgspec.Struct, kw_only=True):
     id: str
     """The gateway's id of the message."""
     exchange: Any
-    """A string, or a ``binary`` object."""
+    """The exchange. A string; a ``binary`` object where it is not UTF-8."""
     routing_key: Any
-    """A string, or a ``binary`` object."""
+    """The routing key. A string; a ``binary`` object where it is not UTF-8."""
     payload: str
     """The body, as text or as base64: see ``payload_encoding``."""
     payload_encoding: Literal["string", "base64"]
-    """``base64`` where the payload is not UTF-8."""
+    """``string``: the payload is text. ``base64``: it is not UTF-8."""
     properties: MessageProperties
     """The AMQP properties that are set."""
     headers: Any
     """The AMQP headers. Values of plain types are plain JSON; the others are objects with ``type`` and ``value``."""
     undecodable_properties: str | UnsetType = UNSET
-    """Base64 of octets that the broker sent as malformed properties."""
+    """Base64 of properties that the broker sent and that could not be decoded."""
     dead_letter: DeadLetter | UnsetType = UNSET
-    """Only of a dead letter: what its headers say of that. Anybody who may publish can write those headers."""
+    """Why it is a dead letter, as its headers say; absent: it is not one. Anybody who may publish can write those
+    headers."""
 
 
 def received(

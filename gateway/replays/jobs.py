@@ -66,9 +66,9 @@ class Refusal(msgspec.Struct, frozen=True):
     """A message that was not sent."""
 
     id: str
-    """Its id: of the message, or of the delivery."""
+    """Id of the message or of the delivery."""
     code: str
-    """As in the table of errors; ``no_body`` where the ledger does not keep it."""
+    """Why, as a code of the table of errors; ``no_body`` where the ledger does not keep the body."""
     detail: str
     """Why, in a sentence."""
 

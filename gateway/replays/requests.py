@@ -40,13 +40,13 @@ class MessagesSource(Request, frozen=True):
     broker: str = ""
     """Only messages of this broker; empty: of all."""
     exchange: str | None = None
-    """``amq.default`` is the default exchange."""
+    """Only messages of this exchange; ``amq.default`` is the default exchange."""
     routing_key: str | None = None
     """Only messages with this routing key."""
     state: str = ""
-    """The state that the message is in."""
+    """Only messages in this state; empty: in any."""
     client: str | None = None
-    """The name of the API key that published it."""
+    """Only messages that this API key published, by its name."""
     since: Moment | None = None
     """Only messages that the gateway first saw then or later."""
     until: Moment | None = None
@@ -73,7 +73,7 @@ class QueueSource(Request, frozen=True):
     """A queue of a broker, a dead-letter queue most likely: what was in it when the replay began."""
 
     broker: str
-    """A broker's name."""
+    """Name of the broker."""
     queue: Annotated[str, Meta(min_length=1, max_length=255)]
     """Name of the queue."""
     limit: Annotated[int, Meta(ge=1)] | None = None
@@ -103,14 +103,14 @@ class ReplayTarget(Request, frozen=True):
     broker: str = ""
     """Name of the broker; empty: the one that each message came from."""
     exchange: Annotated[str, Meta(max_length=255)] | None = None
-    """``amq.default`` is the default exchange."""
+    """The exchange; ``amq.default`` is the default exchange. Unless given: the one that each message had."""
     routing_key: Annotated[str, Meta(max_length=255)] | None = None
     """The routing key; unless given, the one that each message had."""
     endpoint: str = ""
-    """Name of an endpoint."""
+    """Name of an endpoint to send the messages to."""
     url: Annotated[str, Meta(max_length=2048)] = ""
-    """Called as an endpoint without settings would be, and not signed: there is no key for it. Name an endpoint to have
-    requests signed."""
+    """A URL to send the messages to, as to an endpoint without settings. These requests are not signed: name an
+    endpoint to have them signed."""
 
     @property
     def same_place(self) -> bool:
@@ -127,7 +127,7 @@ class ReplayRequest(Request, frozen=True, kw_only=True):
     """A replay."""
 
     id: JobId = ""
-    """Running a replay of the same id again sends nothing twice. Unless given, one is made."""
+    """Id of the replay. Asking again with the same id sends nothing twice. Unless given, one is made."""
     source: ReplaySource
     """Where the messages come from."""
     target: ReplayTarget = ReplayTarget()

@@ -42,13 +42,13 @@ class Shown(msgspec.Struct, kw_only=True):
     """A message that a replay would send."""
 
     id: str
-    """Of the message, or of the delivery."""
+    """Id of the message or of the delivery."""
     exchange: str
     """The exchange that it came through last."""
     routing_key: str
-    """As it came last."""
+    """The routing key that it had last."""
     octets: int
-    """Of its body."""
+    """Bytes of the body."""
     came_from: str
     """The place that it came from, as far as it is known."""
 
@@ -61,7 +61,7 @@ class Preview(msgspec.Struct, kw_only=True):
     complete: bool
     """Whether ``count`` and ``refused_count`` are for all messages; else there are more."""
     sample: list[Shown]
-    """The first ones."""
+    """The first messages that would be sent."""
     refused: list[Refusal]
     """The first that cannot be sent, and why."""
     refused_count: dict[str, int]

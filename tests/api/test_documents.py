@@ -79,7 +79,7 @@ async def test_every_route_is_in_it(client: httpx.AsyncClient) -> None:
 
 async def test_fields_have_their_descriptions(client: httpx.AsyncClient) -> None:
     schemas = (await client.get("/openapi.json")).json()["components"]["schemas"]
-    assert schemas["Published"]["properties"]["resent"]["description"].startswith("It was sent again")
+    assert schemas["Published"]["properties"]["resent"]["description"].startswith("The message was sent again")
     assert "minutes" not in schemas["Queue"]["properties"]["messages"]
     assert schemas["SubscriptionSettings"]["properties"]["queue"]["description"].startswith("A queue of that broker.")
 
