@@ -25,7 +25,7 @@ FIELDS: Final = ("actor", "credential", "object", "address", "request", "before"
 class AuditQuery(Input):
     """Paging and filters."""
 
-    limit: Annotated[int, Meta(ge=1, le=1000, description="Most items of a page.")] = 100
+    limit: Annotated[int, Meta(ge=1, le=1000, description="Most items on a page.")] = 100
     cursor: Annotated[str, Meta(pattern="^[0-9]{0,18}$", description="From the link `rel=next`.")] = ""
     actor: Annotated[str, Meta(description="Only what this client did.")] = ""
     action: Annotated[str, Meta(description="Only this action, an operation such as `put_bridge`.")] = ""

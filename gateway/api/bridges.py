@@ -92,7 +92,7 @@ ROUTES = (
     ),
     Route(
         "PUT", _PATH, "put_bridge", "Create or replace a bridge", _HANDLERS.put, Scope.ADMIN,
-        {200: ("It was there, and is now as asked.", Bridge), 201: ("Created; it starts now.", Bridge)},
+        {200: ("Replaced, or unchanged.", Bridge), 201: ("Created; it starts now.", Bridge)},
         body=BridgeBody, headers=("If-Match",),
         codes=(*_BODY, "invalid_value", "broker_not_found", "read_only", "precondition_required", "etag_mismatch",
                "invalid_parameter", "ledger_unavailable", *_OWNER),
@@ -104,7 +104,7 @@ ROUTES = (
     ),
     Route(
         "PATCH", _PATH, "patch_bridge", "Change some settings of a bridge", _HANDLERS.patch,
-        Scope.ADMIN, {200: ("It is now as asked.", Bridge)}, body=Patch, media=MEDIA, headers=("If-Match",),
+        Scope.ADMIN, {200: ("Changed.", Bridge)}, body=Patch, media=MEDIA, headers=("If-Match",),
         codes=(*_CODES, *_BODY,
                "invalid_value", "broker_not_found", "read_only", "precondition_required", "etag_mismatch",
                "invalid_parameter", "ledger_unavailable", *_OWNER), description=PATCHING, tag="bridges",
@@ -121,7 +121,7 @@ ROUTES = (
         tag="bridges",
     ),
     Route(
-        "POST", f"{_PATH}:resume", "resume_bridge", "Let a bridge run", _HANDLERS.resume, Scope.ADMIN, _STATE,
+        "POST", f"{_PATH}:resume", "resume_bridge", "Resume a bridge", _HANDLERS.resume, Scope.ADMIN, _STATE,
         codes=(*_CODES, *_OWNER), description="After a pause, a drain or its end.", tag="bridges",
     ),
     Route(

@@ -106,7 +106,8 @@ ROUTES = (
         tag="brokers",
     ),
     Route(
-        "POST", "/v1/brokers/{broker}:probe", "probe_broker", "Ask what a broker speaks", probe_broker, Scope.ADMIN,
+        "POST", "/v1/brokers/{broker}:probe", "probe_broker", "Find the versions that a broker speaks",
+        probe_broker, Scope.ADMIN,
         {200: ("Each version, tried on a connection of its own.", ProbeResult)}, codes=("broker_not_found",),
         tag="brokers",
     ),

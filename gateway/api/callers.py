@@ -44,7 +44,7 @@ async def get_caller(call: Call) -> Response:
 
 ROUTES: Final = (
     Route(
-        "GET", "/v1/caller", "get_caller", "Read who calls", get_caller, Scope.CALLER,
+        "GET", "/v1/caller", "get_caller", "Read the caller's name and scopes", get_caller, Scope.CALLER,
         {200: ("The client and its scopes.", Caller)}, tag="keys",
     ),
 )  # fmt: skip

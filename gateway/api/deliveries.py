@@ -98,7 +98,7 @@ class DeliveriesQuery(PageQuery):
     message: Annotated[str, Meta(description="Only of this message, by its id.")] = ""
     since: Annotated[Moment | None, Meta(description="Arrived at or after this time.")] = None
     until: Annotated[Moment | None, Meta(description="Arrived before this time.")] = None
-    newest: Annotated[bool, Meta(description="The newest first; else the oldest.")] = False
+    newest: Annotated[bool, Meta(description="The newest first, in place of the oldest.")] = False
 
 
 class BulkFilter(Input):
@@ -375,9 +375,9 @@ ROUTES = (
         {200: ("The delivery, with its message.", DeliveryWithMessage)}, codes=_CODES, tag="deliveries",
     ),
     Route(
-        "POST", f"{_PATH}:retry", "retry_delivery", "Try a delivery again, now", retry_delivery, Scope.ADMIN,
-        {200: ("It is to be handed out, or tried.", DeliveryRow)}, codes=(*_CODES, "state"),
-        description="A dead one has one attempt more, at once; one that waits for its time does not wait.",
+        "POST", f"{_PATH}:retry", "retry_delivery", "Retry a delivery now", retry_delivery, Scope.ADMIN,
+        {200: ("The delivery, which is due now.", DeliveryRow)}, codes=(*_CODES, "state"),
+        description="A dead delivery gets one more attempt at once. A delivery that waits is tried now.",
         tag="deliveries",
     ),
     Route(
@@ -386,7 +386,7 @@ ROUTES = (
         body=DeliveryReplayRequest,
         codes=(*_CODES, "malformed_json", "invalid_request", "invalid_value", "unsupported_media_type",
                "broker_not_found", "endpoint_not_found", "address_denied", "state", "limit_exceeded"),
-        description="A dead one is gone from its subscription when it is there; of another one a copy is sent.",
+        description="A dead delivery leaves its subscription when it has arrived. Of any other, a copy is sent.",
         tag="deliveries",
     ),
     Route(
@@ -394,7 +394,7 @@ ROUTES = (
         {204: ("It is gone.", None)}, codes=_CODES, tag="deliveries",
     ),
     Route(
-        "POST", "/v1/deliveries:retry", "retry_deliveries", "Try dead deliveries again", retry_deliveries, Scope.ADMIN,
+        "POST", "/v1/deliveries:retry", "retry_deliveries", "Retry dead deliveries", retry_deliveries, Scope.ADMIN,
         {200: (f"What was done, to {BULK_MAX:,} at most; or with `dry_run` what there is.", BulkResult)},
         body=BulkRequest, codes=_BODY, tag="deliveries",
     ),

@@ -267,7 +267,7 @@ ROUTES = (
     ),
     Route(
         "PUT", _PATH, "put_endpoint", "Create or replace an endpoint", put_endpoint, Scope.ENDPOINT,
-        {200: ("It was there, and is now as asked.", Endpoint),
+        {200: ("Replaced, or unchanged.", Endpoint),
          201: ("Created. The keys of `v1` signatures are in this answer and in no other.", Endpoint)},
         body=EndpointBody, headers=("If-Match",),
         codes=(*_BODY, "invalid_value", "address_denied", "read_only", "precondition_required", "etag_mismatch",
@@ -281,7 +281,7 @@ ROUTES = (
     ),
     Route(
         "PATCH", _PATH, "patch_endpoint", "Change some settings of an endpoint", patch_endpoint,
-        Scope.ENDPOINT, {200: ("It is now as asked.", Endpoint)}, body=Patch, media=MEDIA, headers=("If-Match",),
+        Scope.ENDPOINT, {200: ("Changed.", Endpoint)}, body=Patch, media=MEDIA, headers=("If-Match",),
         codes=(*_CODES, *_BODY,
                "invalid_value", "address_denied", "read_only", "precondition_required", "etag_mismatch",
                "invalid_parameter", "limit_exceeded", "ledger_unavailable"), description=PATCHING, tag="endpoints",
@@ -296,12 +296,12 @@ ROUTES = (
         codes=_CODES, description="It gets nothing until it is resumed; its messages wait.", tag="endpoints",
     ),
     Route(
-        "POST", f"{_PATH}:resume", "resume_endpoint", "Let an endpoint go on", resume_endpoint, Scope.ENDPOINT, _STATE,
+        "POST", f"{_PATH}:resume", "resume_endpoint", "Resume an endpoint", resume_endpoint, Scope.ENDPOINT, _STATE,
         codes=_CODES, tag="endpoints",
     ),
     Route(
         "POST", f"{_PATH}:enable", "enable_endpoint", "Enable an endpoint that was disabled", enable_endpoint,
-        Scope.ENDPOINT, _STATE, codes=_CODES, description="After it had answered 410.", tag="endpoints",
+        Scope.ENDPOINT, _STATE, codes=_CODES, description="For an endpoint that answered 410.", tag="endpoints",
     ),
     Route(
         "POST", f"{_PATH}:verify", "verify_endpoint", "Ask an endpoint whether it may be called", verify_endpoint,

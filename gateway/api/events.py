@@ -223,7 +223,7 @@ def _fields(event: RecordedEvent) -> dict[str, Any]:
 
 ROUTES = (
     Route(
-        "GET", "/v1/events", "stream_events", "Follow what happens", stream_events, Scope.HISTORY,
+        "GET", "/v1/events", "stream_events", "Follow events", stream_events, Scope.HISTORY,
         {200: ("`text/event-stream`, or `application/x-ndjson` where `Accept` asks for that.", None)},
         query=EventsQuery, headers=("Last-Event-ID",), codes=("invalid_parameter", "ledger_unavailable"),
         description=(

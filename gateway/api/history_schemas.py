@@ -21,9 +21,9 @@ class MessagesQuery(PageQuery):
     state: Annotated[str, Meta(description="Only messages in this state.")] = ""
     client: Annotated[str, Meta(description="Only what this API key published.")] = ""
     origin: Annotated[str, Meta(description="Only what came in by `http`, `broker`, `bridge` or `replay`.")] = ""
-    subscription: Annotated[str, Meta(description="Only what this subscription had to do with.")] = ""
-    endpoint: Annotated[str, Meta(description="Only what this endpoint had to do with.")] = ""
-    bridge: Annotated[str, Meta(description="Only what this bridge had to do with.")] = ""
+    subscription: Annotated[str, Meta(description="Only messages that went through this subscription.")] = ""
+    endpoint: Annotated[str, Meta(description="Only messages that were pushed to this endpoint.")] = ""
+    bridge: Annotated[str, Meta(description="Only messages that went through this bridge.")] = ""
     since: Annotated[Moment | None, Meta(description="Only messages made then or later.")] = None
     until: Annotated[Moment | None, Meta(description="Only messages made before that.")] = None
     message_id: Annotated[str, Meta(description="Only with this `message_id`, the publisher's.")] = ""
@@ -105,7 +105,7 @@ class EventsQuery(Input):
 
     kind: Annotated[str, Meta(description="Only these kinds of event, with commas between them.")] = ""
     broker: Annotated[str, Meta(description="Only events at this broker.")] = ""
-    message: Annotated[str, Meta(description="Only of the message with this id of the gateway's.")] = ""
+    message: Annotated[str, Meta(description="Only events of this message, by the gateway's id.")] = ""
     subscription: Annotated[str, Meta(description="Only of this subscription.")] = ""
     endpoint: Annotated[str, Meta(description="Only of this endpoint.")] = ""
     bridge: Annotated[str, Meta(description="Only of this bridge.")] = ""
@@ -118,7 +118,9 @@ class EventsQuery(Input):
         ),
     ] = ""
     since: Annotated[Moment | None, Meta(description="Begin with what happened then or later.")] = None
-    follow: Annotated[bool, Meta(description="Go on with what comes. Else it ends with what there is.")] = True
+    follow: Annotated[
+        bool, Meta(description="Keep the stream open for new events. With `false` it ends after the events that exist.")
+    ] = True
 
 
 class FeedEvent(MessageEvent, omit_defaults=False):

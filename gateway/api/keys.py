@@ -177,7 +177,7 @@ ROUTES = (
         {200: ("A page.", KeyList)}, query=PageQuery, codes=("invalid_parameter", *_LEDGER), tag="keys",
     ),
     Route(
-        "POST", "/v1/keys", "create_key", "Make an API key", create_key, Scope.ADMIN,
+        "POST", "/v1/keys", "create_key", "Create an API key", create_key, Scope.ADMIN,
         {201: ("The key, which is shown only once.", Key)}, body=KeyBody, codes=(*_BODY, *_LEDGER),
         description="409 `state` where the client has two live keys.", tag="keys",
     ),
@@ -188,11 +188,12 @@ ROUTES = (
     Route(
         "POST", f"{_PATH}:rotate", "rotate_key", "Replace an API key", rotate_key, Scope.ADMIN,
         {201: ("The new key, which is shown only once.", Key)}, body=KeyRotateBody, body_required=False,
-        codes=("no_such_resource", *_BODY, *_LEDGER), description="Both open for `overlap_seconds`.", tag="keys",
+        codes=("no_such_resource", *_BODY, *_LEDGER), description="Both keys are valid for `overlap_seconds`.",
+        tag="keys",
     ),
     Route(
         "POST", f"{_PATH}:revoke", "revoke_key", "Revoke an API key", revoke_key, Scope.ADMIN,
         {200: ("As it is now.", Key)}, codes=("no_such_resource", *_LEDGER),
-        description="It opens nothing any more: here at once, at other processes on the ledger within 5 s.", tag="keys",
+        description="This process refuses the key at once, other processes on the ledger within 5 seconds.", tag="keys",
     ),
 )  # fmt: skip

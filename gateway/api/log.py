@@ -81,7 +81,9 @@ class RangeQuery(HeadQuery):
 
     shard: Annotated[int, Meta(ge=0, lt=1 << 31, description="Shard of the ledger.")]
     after: Annotated[int, Meta(ge=0, lt=1 << 62, description="The last sequence number before the range.")]
-    upto: Annotated[int, Meta(ge=0, lt=1 << 62, description=f"Its last one; at most {RANGE_MAX} behind `after`.")]
+    upto: Annotated[
+        int, Meta(ge=0, lt=1 << 62, description=f"The last of the range; at most {RANGE_MAX:,} more than `after`.")
+    ]
     columns: Annotated[str, Meta(description="Columns, with commas between them; unless given, all.")] = ""
     kind: Annotated[str, Meta(description="Only events of these kinds, with commas between them.")] = ""
     tap: Annotated[str, Meta(description="Only messages of these taps, with commas between them.")] = ""
@@ -324,7 +326,7 @@ _BODY: Final = ("malformed_json", "invalid_request", "invalid_parameter", "unsup
 
 ROUTES = (
     Route(
-        "GET", "/v1/log/head", "read_log_head", "Read how far a log goes", read_head, Scope.ADMIN,
+        "GET", "/v1/log/head", "read_log_head", "Read the extent of a log", read_head, Scope.ADMIN,
         {200: ("What can be read of each shard.", LogHead)}, query=HeadQuery,
         codes=("invalid_parameter", "ledger_unavailable"), tag="log",
     ),
@@ -371,7 +373,7 @@ ROUTES = (
     ),
     Route(
         "DELETE", _PATH, "delete_log_cursor", "Delete a cursor", delete_cursor, Scope.ADMIN,
-        {204: ("It is gone; what it had not read may go.", None)},
+        {204: ("Deleted. Rows that it had not read may be removed.", None)},
         codes=("cursor_not_found", "cursor_owned", "ledger_unavailable"), tag="log",
     ),
 )  # fmt: skip

@@ -58,8 +58,8 @@ NAMES: Final[Mapping[str, str]] = {
 
 HEADERS: Final[Mapping[str, tuple[str, dict[str, Any]]]] = {
     "Idempotency-Key": (
-        "However often the request is repeated with this key, its messages are published once, and each repeat gets "
-        "the first final answer. Kept for a day.",
+        "A key of your choice. However often you repeat the request with it, its messages are published once, and "
+        "each repeat gets the first final answer. Kept for a day.",
         {"type": "string", "minLength": 1, "maxLength": 255},
     ),
     "Prefer": (
@@ -67,11 +67,11 @@ HEADERS: Final[Mapping[str, tuple[str, dict[str, Any]]]] = {
         {"type": "string"},
     ),
     "Last-Event-ID": (
-        "The id of the last event that came: the stream goes on behind it. Goes before `position`.",
+        "Id of the last event that you received: the stream continues after it. It takes precedence over `position`.",
         {"type": "string", "maxLength": 8000},
     ),
     "If-Match": (
-        "The ETag that was read; or `*`.",
+        "The ETag that you read, or `*` for any.",
         {"type": "string", "pattern": r'^(\*|"[!#-+\--~]*")$'},
     ),
     "Amqp-Routing-Key": ("Routing key of a raw body.", {"type": "string"}),
@@ -186,6 +186,7 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
     _, components = msgspec.json.schema_components(list(kinds), ref_template=REF)
     components = {name: _plain(schema) for name, schema in components.items()}
     for name, kind in _structs(kinds).items():
+        components[name]["description"] = _prose(components[name]["description"])
         properties = components[name].get("properties", {})
         for field, text in _texts(kind).items():
             if field in properties:

@@ -55,7 +55,7 @@ class ReloadQuery(Input):
     """How."""
 
     dry_run: bool = False
-    """Only find out whether it could count. Brokers that are new or have other settings are logged in to."""
+    """Only check the new file. The gateway logs in to brokers that are new or have other settings."""
 
 
 class ReloadChange(Output):
@@ -130,7 +130,7 @@ def _pointer(setting: str) -> str:
 ROUTES = (
     Route(
         "POST", "/v1/admin:reload", "reload_configuration", "Read the configuration file again", reload_configuration,
-        Scope.ADMIN, {200: ("It counts, or there was nothing to do.", ReloadResult)}, query=ReloadQuery,
+        Scope.ADMIN, {200: ("Applied, or nothing had changed.", ReloadResult)}, query=ReloadQuery,
         codes=("invalid_parameter", "reload_refused", "restart_needed", "ledger_unavailable", "overloaded"),
         description=(
             "Of this process alone; it is what SIGHUP does, too. The new file takes effect as a whole, or not at all: "

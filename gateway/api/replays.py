@@ -174,10 +174,10 @@ _STATE: Final = {200: ("The replay, as it is now; the change may take a moment."
 
 ROUTES = (
     Route(
-        "POST", "/v1/replays", "ask_replay", "Send messages once more", ask_replay, Scope.ADMIN,
+        "POST", "/v1/replays", "ask_replay", "Start a replay", ask_replay, Scope.ADMIN,
         {
-            200: ("With `dry_run`: what it would do. Else: there is one of this id.", Preview),
-            201: ("It begins now.", Replay),
+            200: ("With `dry_run`: what the replay would do. Otherwise the replay of this id, which existed.", Preview),
+            201: ("The replay, which begins now.", Replay),
         },
         body=ReplayRequest,
         codes=("malformed_json", "invalid_request", "invalid_value", "unsupported_media_type", "broker_not_found",
@@ -191,7 +191,7 @@ ROUTES = (
     ),
     Route(
         "GET", "/v1/replays", "list_replays", "List replays", list_replays, Scope.ADMIN,
-        {200: ("A page, by id; those that ended a month ago are not there any more.", ReplayList)},
+        {200: ("A page, by id. A replay is deleted a month after it ended.", ReplayList)},
         query=PageQuery, codes=("invalid_parameter", "ledger_unavailable"), tag="replays",
     ),
     Route(
@@ -199,8 +199,8 @@ ROUTES = (
         {200: ("The replay: state, counts, what was asked for.", Replay)}, codes=_CODES, tag="replays",
     ),
     Route(
-        "GET", f"{_PATH}/refused", "list_replay_refusals", "List what a replay did not send", list_refusals,
-        Scope.ADMIN, {200: ("A page, in the order in which it came to them.", ReplayRefusals)}, query=RefusalsQuery,
+        "GET", f"{_PATH}/refused", "list_replay_refusals", "List messages that a replay did not send", list_refusals,
+        Scope.ADMIN, {200: ("A page, in the order of the replay.", ReplayRefusals)}, query=RefusalsQuery,
         codes=(*_CODES, "invalid_parameter"), tag="replays",
     ),
     Route(
@@ -208,7 +208,7 @@ ROUTES = (
         codes=(*_CODES, "state"), tag="replays",
     ),
     Route(
-        "POST", f"{_PATH}:resume", "resume_replay", "Let a replay go on", resume_replay, Scope.ADMIN, _STATE,
+        "POST", f"{_PATH}:resume", "resume_replay", "Resume a replay", resume_replay, Scope.ADMIN, _STATE,
         codes=(*_CODES, "state"), tag="replays",
     ),
     Route(

@@ -147,12 +147,12 @@ ROUTES = (
         {200: ("The run.", PipelineRun)}, codes=("run_not_found", "ledger_unavailable"), tag="pipeline",
     ),
     Route(
-        "PUT", _PATH, "put_pipeline_run", "Tell of a run of a job", put_run, Scope.ADMIN,
-        {200: ("It is recorded, in place of the earlier record.", PipelineRun), 201: ("It is new.", PipelineRun)},
+        "PUT", _PATH, "put_pipeline_run", "Record a run of a job", put_run, Scope.ADMIN,
+        {200: ("Recorded, in place of the earlier record.", PipelineRun), 201: ("It is new.", PipelineRun)},
         body=RunRequest,
         codes=("malformed_json", "invalid_request", "invalid_parameter", "unsupported_media_type", "limit_exceeded",
                "state", "ledger_unavailable"),
-        description="A run that is done is not overwritten (409 `state`); to tell the same again is no error.",
+        description="A run that is done is not overwritten (409 `state`). Sending the same again is no error.",
         tag="pipeline",
     ),
 )  # fmt: skip

@@ -138,23 +138,24 @@ _CODES = ("message_not_found", "ledger_unavailable")
 
 ROUTES = (
     Route(
-        "GET", "/v1/scheduled", "list_scheduled", "List what is to be published later", list_scheduled, Scope.PUBLISHER,
-        {200: ("A page, by when they are due; those that ended well are not there any more.", ScheduledMessages)},
+        "GET", "/v1/scheduled", "list_scheduled", "List scheduled messages", list_scheduled, Scope.PUBLISHER,
+        {200: ("A page, the earliest due first. Messages that were published are not listed.", ScheduledMessages)},
         query=ScheduledQuery, codes=("invalid_parameter", "ledger_unavailable"),
         description="Without `admin`: what the same API key has published.", tag="publish",
     ),
     Route(
-        "GET", _PATH, "get_scheduled", "See what becomes of a message that is published later", get_scheduled,
-        Scope.PUBLISHER, {200: ("As it stands, or as it ended.", ScheduledMessage)}, codes=_CODES, tag="publish",
+        "GET", _PATH, "get_scheduled", "Read a scheduled message", get_scheduled,
+        Scope.PUBLISHER, {200: ("The message, as it is now.", ScheduledMessage)}, codes=_CODES, tag="publish",
     ),
     Route(
-        "DELETE", _PATH, "cancel_scheduled", "Take back a message that is to be published later", cancel_scheduled,
-        Scope.PUBLISHER, {204: ("It is not published.", None)}, codes=(*_CODES, "state"),
+        "DELETE", _PATH, "cancel_scheduled", "Cancel a scheduled message", cancel_scheduled,
+        Scope.PUBLISHER, {204: ("Canceled: it is not published.", None)}, codes=(*_CODES, "state"),
         description="409 `state` where it is on its way to the broker, or there. A repeat is 204, too.", tag="publish",
     ),
     Route(
-        "POST", f"{_PATH}:retry", "retry_scheduled", "Send again what the broker did not take", retry_scheduled,
-        Scope.PUBLISHER, {200: ("It is to be sent, now.", ScheduledMessage)}, codes=(*_CODES, "state"),
-        description="For one that was refused for good, after what was wrong has been put right.", tag="publish",
+        "POST", f"{_PATH}:retry", "retry_scheduled", "Retry a scheduled message that the broker refused",
+        retry_scheduled, Scope.PUBLISHER, {200: ("The message, which is sent now.", ScheduledMessage)},
+        codes=(*_CODES, "state"),
+        description="For a message that the broker refused, after you have removed the cause.", tag="publish",
     ),
 )  # fmt: skip

@@ -909,7 +909,7 @@ class Messages(Output, omit_defaults=False):
 class PageQuery(Input):
     """Paging."""
 
-    limit: Annotated[int, Meta(ge=1, le=1000, description="Most items of a page.")] = 100
+    limit: Annotated[int, Meta(ge=1, le=1000, description="Most items on a page.")] = 100
     cursor: Annotated[str, Meta(max_length=1000, description="From the link `rel=next` of the page before.")] = ""
 
 
@@ -919,7 +919,7 @@ class ScheduledQuery(PageQuery):
     broker: Annotated[str, Meta(description="Only messages for this broker.")] = ""
     state: Annotated[
         Literal["", "scheduled", "refused"],
-        Meta(description="Only those that are to be sent, or only those that the broker would not take."),
+        Meta(description="`scheduled`: messages to be published; `refused`: messages that the broker did not take."),
     ] = ""
 
 
@@ -945,28 +945,28 @@ class PublishQuery(Input):
         ]
         | None
     ) = None
-    raw: Annotated[bool, Meta(description="The body is the payload, although its Content-Type is JSON.")] = False
+    raw: Annotated[bool, Meta(description="Treat the body as the payload, even if its Content-Type is JSON.")] = False
 
 
 class DeleteQueueQuery(Input):
     """Conditions."""
 
-    if_unused: Annotated[bool, Meta(description="Only without consumers.")] = False
-    if_empty: Annotated[bool, Meta(description="Only without messages.")] = False
+    if_unused: Annotated[bool, Meta(description="Delete it only if it has no consumers.")] = False
+    if_empty: Annotated[bool, Meta(description="Delete it only if it has no messages.")] = False
 
 
 class DeleteExchangeQuery(Input):
     """Conditions."""
 
-    if_unused: Annotated[bool, Meta(description="Only without bindings.")] = False
+    if_unused: Annotated[bool, Meta(description="Delete it only if it has no bindings.")] = False
 
 
 class BindingQuery(Input):
     """Which binding."""
 
     exchange: Annotated[str, Meta(description="`amq.default` is the default exchange.")]
-    queue: Annotated[str, Meta(description="The queue it ends at.")] = ""
-    destination: Annotated[str, Meta(description="Or the exchange it ends at.")] = ""
+    queue: Annotated[str, Meta(description="The queue that it leads to.")] = ""
+    destination: Annotated[str, Meta(description="The exchange that it leads to, in place of a queue.")] = ""
     binding_key: (
         Annotated[str, Meta(description="The key it was made with. Unless given: the empty one.")] | UnsetType
     ) = UNSET

@@ -388,7 +388,7 @@ ROUTES = (
     ),
     Route(
         "PUT", _PATH, "put_subscription", "Create or replace a subscription", put_subscription, Scope.SUBSCRIBE,
-        {200: ("It was there, and is now as asked.", Subscription), 201: ("Created.", Subscription)},
+        {200: ("Replaced, or unchanged.", Subscription), 201: ("Created.", Subscription)},
         body=SubscriptionBody, headers=("If-Match",),
         codes=(*_BODY, "invalid_value", "broker_not_found", "endpoint_not_found", "not_found", "precondition_failed",
                "access_refused",
@@ -400,7 +400,7 @@ ROUTES = (
     ),
     Route(
         "PATCH", _PATH, "patch_subscription", "Change some settings of a subscription", patch_subscription,
-        Scope.SUBSCRIBE, {200: ("It is now as asked.", Subscription)}, body=Patch, media=MEDIA, headers=("If-Match",),
+        Scope.SUBSCRIBE, {200: ("Changed.", Subscription)}, body=Patch, media=MEDIA, headers=("If-Match",),
         codes=(*_CODES, *_BODY,
                "invalid_value", "broker_not_found", "endpoint_not_found", "not_found", "precondition_failed",
                "access_refused",
@@ -414,7 +414,7 @@ ROUTES = (
     ),
     Route(
         "POST", f"{_PATH}:pull", "pull", "Take messages under leases", pull, Scope.SUBSCRIPTION,
-        {200: ("What was there; after `wait` seconds perhaps nothing.", PullResponse)},
+        {200: ("The messages; none if no message came within `wait_seconds`.", PullResponse)},
         body=PullRequest, body_required=False,
         codes=(*_CODES, *_BODY, "broker_not_found", "not_found", "access_refused", "resource_locked",
                "broker_unavailable", "ledger_unavailable", "overloaded", "state", "unroutable", "publish_refused",
@@ -427,7 +427,7 @@ ROUTES = (
         tag="subscriptions",
     ),
     Route(
-        "GET", f"{_PATH}:stream", "stream", "Take messages as they come", stream, Scope.SUBSCRIPTION,
+        "GET", f"{_PATH}:stream", "stream", "Stream messages", stream, Scope.SUBSCRIPTION,
         {200: ("Server-sent events, or NDJSON where `Accept` asks for it, until the reader hangs up.", None)},
         query=StreamQuery,
         codes=(*_CODES, "invalid_parameter", "ledger_unavailable", "overloaded", "state"),
@@ -486,7 +486,7 @@ ROUTES = (
         tag="subscriptions",
     ),
     Route(
-        "POST", f"{_PATH}:resume", "resume_subscription", "Let a subscription go on", resume, Scope.SUBSCRIBE,
+        "POST", f"{_PATH}:resume", "resume_subscription", "Resume a subscription", resume, Scope.SUBSCRIBE,
         {200: ("The subscription.", Subscription)}, codes=(*_CODES, "ledger_unavailable"), tag="subscriptions",
     ),
 )  # fmt: skip

@@ -50,7 +50,7 @@ ROUTES = (
     ),
     Route(
         "PUT", _PATH, "put_tap", "Create or replace a tap", _HANDLERS.put, Scope.ADMIN,
-        {200: ("It was there, and is now as asked.", Tap), 201: ("Created; it starts now.", Tap)},
+        {200: ("Replaced, or unchanged.", Tap), 201: ("Created; it starts now.", Tap)},
         body=TapBody, headers=("If-Match",),
         codes=(*_BODY, *_QUEUE, "invalid_value", "broker_not_found", "read_only", "precondition_required",
                "etag_mismatch", "invalid_parameter", "ledger_unavailable", *_OWNER),
@@ -63,7 +63,7 @@ ROUTES = (
     ),
     Route(
         "PATCH", _PATH, "patch_tap", "Change some settings of a tap", _HANDLERS.patch,
-        Scope.ADMIN, {200: ("It is now as asked.", Tap)}, body=Patch, media=MEDIA, headers=("If-Match",),
+        Scope.ADMIN, {200: ("Changed.", Tap)}, body=Patch, media=MEDIA, headers=("If-Match",),
         codes=(*_CODES, *_BODY, *_QUEUE, "invalid_value", "broker_not_found", "read_only", "precondition_required",
                "etag_mismatch", "invalid_parameter", "ledger_unavailable", *_OWNER), description=PATCHING, tag="taps",
     ),
@@ -79,7 +79,7 @@ ROUTES = (
         tag="taps",
     ),
     Route(
-        "POST", f"{_PATH}:resume", "resume_tap", "Let a tap run", _HANDLERS.resume, Scope.ADMIN, _STATE,
+        "POST", f"{_PATH}:resume", "resume_tap", "Resume a tap", _HANDLERS.resume, Scope.ADMIN, _STATE,
         codes=(*_CODES, *_OWNER),
         description="After a pause, or after its end: then it takes once more what the queue holds.",
         tag="taps",

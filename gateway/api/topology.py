@@ -304,7 +304,7 @@ ROUTES = (
     ),
     Route(
         "PUT", _QUEUE, "put_queue", "Declare a queue", put_queue, Scope.BROKER,
-        {200: ("It was there, declared the same way.", Queue), 201: ("Created.", Queue)},
+        {200: ("It existed with the same settings.", Queue), 201: ("Created.", Queue)},
         body=QueueSettings, body_required=False,
         codes=(*_AWAY, *_BODY, "precondition_failed", "resource_locked"),
         description="409 `precondition_failed` where it exists with other settings.", tag="topology",
@@ -331,7 +331,7 @@ ROUTES = (
     ),
     Route(
         "PUT", _EXCHANGE, "put_exchange", "Declare an exchange", put_exchange, Scope.BROKER,
-        {200: ("It was there, declared the same way.", Exchange), 201: ("Created.", Exchange)},
+        {200: ("It existed with the same settings.", Exchange), 201: ("Created.", Exchange)},
         body=ExchangeSettings, body_required=False,
         codes=(*_AWAY, *_BODY, "precondition_failed", "unsupported"), tag="topology",
     ),

@@ -180,7 +180,7 @@ def _message(message: Message, sent: PublishMessage) -> TranslatedMessage:
 
 ROUTES: Final = (
     Route(
-        "POST", "/v1/translations:explain", "explain_translation", "Say what a message becomes in another version",
+        "POST", "/v1/translations:explain", "explain_translation", "Explain what a message becomes in another version",
         explain, Scope.BROKERS, {200: ("Field by field: same, mapped, carried or lost, and why.", Explained)},
         body=ExplainRequest, takes_messages=True,
         codes=(
