@@ -26,13 +26,13 @@ from gateway.api.routing import Route, Scope
 from gateway.validation import AGO
 
 REF: Final = "#/components/schemas/{name}"
+NULL: Final = {"type": "null"}
 EVERYWHERE: Final = (
     "malformed_request", "unauthorized", "forbidden", "misdirected_request", "origin_refused", "rate_limited",
     "budget_exceeded", "headers_too_large", "target_too_long", "overloaded", "internal",
 )  # fmt: skip
 """Codes that any route but the documents may answer. ``invalid_parameter`` is the answer of all routes to a query
 parameter that they do not declare."""
-NULL: Final = {"type": "null"}
 WITH_BODY: Final = ("body_too_large", "request_timeout", "malformed_request")
 
 NAMES: Final[Mapping[str, str]] = {
@@ -218,12 +218,12 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
     }
 
 
-def _texts(kind: type) -> dict[str, str]:
+def _texts(kind: Any) -> dict[str, str]:
     """The descriptions of a struct's members, by their names in JSON."""
     texts = field_descriptions(kind)
     names = {field.name: field.encode_name for field in msgspec.structs.fields(kind)}
     found = {names[name]: text for name, text in texts.items() if name in names}
-    config = kind.__struct_config__  # type: ignore[attr-defined]
+    config = kind.__struct_config__
     if config.tag_field is not None:
         found[config.tag_field] = f"Always `{config.tag}`."
     return found
