@@ -107,8 +107,9 @@ async def test_the_story_publishes_and_pulls(client: httpx.AsyncClient) -> None:
             answer = await send(client, example)
             assert answer.is_success, (example, answer.text)
             found[example.operation] = answer.json()
-            ack_ids = [each["ack_id"] for each in found[example.operation].get("messages", ())]
-            if example.operation != "pull" or ack_ids:
+            if example.operation != "pull":
+                break
+            if ack_ids := [each["ack_id"] for each in found["pull"]["messages"]]:
                 break
     assert found.keys() == set(STORY)
     assert [each["message"]["id"] for each in found["pull"]["messages"]] == [found["publish"]["id"]]

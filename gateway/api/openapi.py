@@ -255,12 +255,17 @@ def _plain(schema: Any) -> Any:
 def _flatten(schema: dict[str, Any], choices: list[dict[str, Any]]) -> None:
     """Write a choice as one list; what its parts say of themselves becomes the description of the whole."""
     texts = [text for choice in choices if (text := choice.pop("description", ""))]
-    schema["anyOf"] = flat = [each for choice in choices for each in choice.get("anyOf", [choice])]
+    flat = [each for choice in choices for each in choice.get("anyOf", [choice])]
+    several = [each for each in flat if each != NULL]
+    if len(several) > 1:
+        schema.pop("default", None)
+        if len(several) < len(flat):  # of several choices, one that is null alone is taken for a class
+            several[0] = {**several[0], "type": [several[0]["type"], "null"]}
+            flat = several
+    schema["anyOf"] = flat
     schema.pop("discriminator", None)
     if texts:
         schema.setdefault("description", " ".join(texts))
-    if len([each for each in flat if each != NULL]) > 1:
-        schema.pop("default", None)
 
 
 def _described(schema: dict[str, Any], text: str) -> dict[str, Any]:
@@ -346,8 +351,12 @@ def _query_parameters(route: Route) -> list[dict[str, Any]]:
 
 def _given(schema: dict[str, Any]) -> dict[str, Any]:
     """The schema of a query parameter, which is there or not, and never ``null``."""
-    choices = [choice for choice in schema.get("anyOf", ()) if choice != NULL]
-    if len(choices) == len(schema.get("anyOf", ())):
+    choices = [
+        {**choice, "type": choice["type"][0]} if isinstance(choice.get("type"), list) else choice
+        for choice in schema.get("anyOf", ())
+        if choice != NULL
+    ]
+    if not choices:
         return schema
     found = {name: value for name, value in schema.items() if name != "anyOf" and (name, value) != ("default", None)}
     return {**found, **choices[0]} if len(choices) == 1 else {**found, "anyOf": choices}
