@@ -301,7 +301,7 @@ def _operation(route: Route) -> dict[str, Any]:
         operation["parameters"] = parameters
     if route.body is not None:
         schemas: dict[str, dict[str, Any]] = {JSON: _ref(route.body)}
-        schemas |= {media.type: {**media.schema, "description": media.description} for media in route.media}
+        schemas |= {media.type: _plain({**media.schema, "description": media.description}) for media in route.media}
         content = {
             media: {"schema": schema, **examples.content_of(route.operation, media)}
             for media, schema in schemas.items()
