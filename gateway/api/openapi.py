@@ -262,6 +262,10 @@ def _flatten(schema: dict[str, Any], choices: list[dict[str, Any]]) -> None:
         if len(several) < len(flat):  # of several choices, one that is null alone is taken for a class
             several[0] = {**several[0], "type": [several[0]["type"], "null"]}
             flat = several
+    elif len(several) < len(flat) and "type" in several[0] and "enum" not in several[0]:
+        del schema["anyOf"]
+        schema |= {**several[0], "type": [several[0]["type"], "null"]}
+        return
     schema["anyOf"] = flat
     schema.pop("discriminator", None)
     if texts:
@@ -351,6 +355,8 @@ def _query_parameters(route: Route) -> list[dict[str, Any]]:
 
 def _given(schema: dict[str, Any]) -> dict[str, Any]:
     """The schema of a query parameter, which is there or not, and never ``null``."""
+    if isinstance(kinds := schema.get("type"), list):
+        return {**{name: each for name, each in schema.items() if (name, each) != ("default", None)}, "type": kinds[0]}
     choices = [
         {**choice, "type": choice["type"][0]} if isinstance(choice.get("type"), list) else choice
         for choice in schema.get("anyOf", ())
