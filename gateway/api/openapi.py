@@ -255,6 +255,9 @@ def _plain(schema: Any) -> Any:
 def _flatten(schema: dict[str, Any], choices: list[dict[str, Any]]) -> None:
     """Write a choice as one list; what its parts say of themselves becomes the description of the whole."""
     texts = [text for choice in choices if (text := choice.pop("description", ""))]
+    schema.pop("discriminator", None)
+    if texts:
+        schema.setdefault("description", " ".join(texts))
     flat = [each for choice in choices for each in choice.get("anyOf", [choice])]
     several = [each for each in flat if each != NULL]
     if len(several) > 1:
@@ -267,9 +270,6 @@ def _flatten(schema: dict[str, Any], choices: list[dict[str, Any]]) -> None:
         schema |= {**several[0], "type": [several[0]["type"], "null"]}
         return
     schema["anyOf"] = flat
-    schema.pop("discriminator", None)
-    if texts:
-        schema.setdefault("description", " ".join(texts))
 
 
 def _described(schema: dict[str, Any], text: str) -> dict[str, Any]:
