@@ -23,10 +23,12 @@ from gateway.api.call import JSON
 from gateway.api.links import links, names_of
 from gateway.api.problems import PROBLEM_JSON, PROBLEMS, Problem
 from gateway.api.routing import Route, Scope
-from gateway.validation import AGO
 
 REF: Final = "#/components/schemas/{name}"
 NULL: Final = {"type": "null"}
+TIME_OR_AGE: Final = "time-or-age"
+"""Format of a :data:`~gateway.validation.Moment`, instead of ``date-time``: clients take that as a class of theirs,
+which has no room for an age."""
 EVERYWHERE: Final = (
     "malformed_request", "unauthorized", "forbidden", "misdirected_request", "origin_refused", "rate_limited",
     "budget_exceeded", "headers_too_large", "target_too_long", "overloaded", "internal",
@@ -230,8 +232,7 @@ def _texts(kind: Any) -> dict[str, str]:
 
 
 def _plain(schema: Any) -> Any:
-    """Return a schema without what generators of clients do not understand, and with both forms of a
-    :data:`~gateway.validation.Moment`.
+    """Return a schema without what generators of clients do not understand.
 
     A choice has no choice within it, no discriminator and no default. Words are strings, and an array has items.
     """
@@ -241,8 +242,7 @@ def _plain(schema: Any) -> Any:
         return schema
     found = {name: _plain(each) for name, each in schema.items()}
     if found.pop("x-ago", False):
-        del found["type"], found["format"]
-        found["anyOf"] = [{"type": "string", "format": "date-time"}, {"type": "string", "pattern": f"^{AGO}$"}]
+        found["format"] = TIME_OR_AGE
     if found.get("type") == "array":
         found.setdefault("items", {})
     if isinstance(words := found.get("enum"), list) and all(isinstance(word, str) for word in words):
@@ -258,7 +258,7 @@ def _flatten(schema: dict[str, Any], choices: list[dict[str, Any]]) -> None:
     schema.pop("discriminator", None)
     if texts:
         schema.setdefault("description", " ".join(texts))
-    flat = [each for choice in choices for each in choice.get("anyOf", [choice])]
+    flat = [_map(each) for choice in choices for each in choice.get("anyOf", [choice])]
     several = [each for each in flat if each != NULL]
     if len(several) > 1:
         schema.pop("default", None)
@@ -270,6 +270,15 @@ def _flatten(schema: dict[str, Any], choices: list[dict[str, Any]]) -> None:
         schema |= {**several[0], "type": [several[0]["type"], "null"]}
         return
     schema["anyOf"] = flat
+
+
+def _map(choice: dict[str, Any]) -> dict[str, Any]:
+    """Return a choice with the values of a map as a pattern: of `additionalProperties` in a choice,
+    openapi-generator makes Java that does not compile."""
+    if not isinstance(values := choice.get("additionalProperties"), dict):
+        return choice
+    others = {name: each for name, each in choice.items() if name != "additionalProperties"}
+    return {**others, "patternProperties": {"^": values}}
 
 
 def _described(schema: dict[str, Any], text: str) -> dict[str, Any]:
@@ -342,7 +351,7 @@ def _query_parameters(route: Route) -> list[dict[str, Any]]:
         field = _plain(given)
         description = field.pop("description", "") or _prose(texts.get(name, ""))
         if any(kind.get("x-ago") for kind in given.get("anyOf", [given])):
-            field["anyOf"].append({"type": "number"})
+            field = {"anyOf": [{"type": "string", "format": TIME_OR_AGE}, {"type": "number"}]}
             description = f"{description} RFC 3339 with an offset, seconds since 1970, or how long ago (`10m`).".strip()
         parameters.append(
             {

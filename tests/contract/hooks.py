@@ -8,29 +8,54 @@ comes next waits until there is another: types are those that the embedded broke
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import schemathesis
 
 from gateway.api.links import BODY
+from gateway.api.openapi import TIME_OR_AGE
 from gateway.api.schemas import EXCHANGE_TYPE
+from gateway.validation import AGO
 from tests import canary
 
 WAIT_MAX = 0.2
 """Longest long poll, in seconds."""
+LINES = "application/x-ndjson"
 UNKNOWN_HEADER = "x-schemathesis-unknown-property"
+AGE_TOO = {"type": "string", "format": TIME_OR_AGE}
+TIMES = ({"type": "string", "format": "date-time"}, {"type": "string", "pattern": f"^{AGO}$"})
+"""What the format of a time or an age means."""
 TYPES = ("direct", "fanout", "topic", "headers")
 
 
 @schemathesis.hook
 def before_load_schema(context: Any, raw_schema: dict[str, Any]) -> None:
-    """Put the bodies of links where OpenAPI has them: generators of clients do not take them there."""
+    """Put the bodies of links where OpenAPI has them: generators of clients do not take them there. Say what is a time
+    or an age. Take the example of lines away, which schemathesis cannot send: tests/test_app_examples.py sends it."""
     for item in raw_schema.get("paths", {}).values():
         for operation in item.values():
             for response in operation["responses"].values():
                 for link in response.get("links", {}).values():
                     if BODY in link:
                         link["requestBody"] = link.pop(BODY)
+            operation.get("requestBody", {}).get("content", {}).get(LINES, {}).pop("example", None)
+    for schema in list(objects(raw_schema)):
+        choices = schema.get("anyOf")
+        if isinstance(choices, list) and AGE_TOO in choices:
+            schema["anyOf"] = [*TIMES, *(each for each in choices if each != AGE_TOO)]
+        elif schema.get("format") == TIME_OR_AGE:
+            null = "null" in schema.pop("type")
+            del schema["format"]
+            schema["anyOf"] = [{**TIMES[0], "type": ["string", "null"]} if null else TIMES[0], *TIMES[1:]]
+
+
+def objects(found: Any) -> Iterator[dict[str, Any]]:
+    """Every object of a document."""
+    if isinstance(found, dict):
+        yield found
+    for each in found.values() if isinstance(found, dict) else found if isinstance(found, list) else ():
+        yield from objects(each)
 
 
 @schemathesis.hook

@@ -161,5 +161,5 @@ def operations(process: GatewayProcess) -> set[str]:
 
 
 def unserved(process: GatewayProcess) -> set[str]:
-    """Operations of the document that nobody has asked for."""
-    return operations(process) - answered(process).keys()
+    """Operations of the document that nobody has asked for, or that were only away (503)."""
+    return operations(process) - {name for name, statuses in answered(process).items() if statuses.keys() - {503}}
