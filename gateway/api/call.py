@@ -366,7 +366,7 @@ def parse_query(raw: bytes, kind: type | None, body: type | None = None) -> Any:
     if kind is None:
         return pairs
     try:
-        return msgspec.convert(resolve_ages(pairs, kind), kind, strict=False)
+        found: Any = msgspec.convert(resolve_ages(pairs, kind), kind, strict=False)
     except msgspec.ValidationError as error:
         misfit = explain(error, pairs, kind, strict=False, what="query parameter")
         raise wrong_parameter(misfit.place, misfit.detail, misfit.expected) from None
@@ -380,6 +380,10 @@ def parse_query(raw: bytes, kind: type | None, body: type | None = None) -> Any:
             if name in pairs and not _is_in_calendar(pairs[name]):
                 raise wrong_parameter(name, "the time is not in the years 1 to 9999") from None
         raise
+    for member in msgspec.structs.fields(kind):  # msgspec reads the word null as None, and a filter would be ignored
+        if member.encode_name in pairs and getattr(found, member.name) is None:
+            raise wrong_parameter(member.encode_name, "null is not a value; leave the parameter out")
+    return found
 
 
 def _is_in_calendar(value: str) -> bool:

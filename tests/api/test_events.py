@@ -291,6 +291,6 @@ async def test_counts_by_pages(gateway: Gateway, client: httpx.AsyncClient) -> N
     assert response.links == {}
 
 
-@pytest.mark.parametrize("query", ["by=hour", "kind=x", "cursor=x", "since=x", "limit=0"])
+@pytest.mark.parametrize("query", ["by=hour", "kind=x", "cursor=x", "since=x", "since=null", "limit=0"])
 async def test_bad_questions(client: httpx.AsyncClient, query: str) -> None:
     problem(await client.get(f"/v1/statistics?{query}"), 422, "invalid_parameter")
