@@ -884,8 +884,8 @@ class MessageSummary(Output, omit_defaults=False):
     at: str
     """When the gateway first saw the message, RFC 3339."""
     origin: str
-    """Where the message came from. ``http``: published here. ``front``: published at a front. ``broker``: first seen when
-    it was pulled. ``bridge`` and ``replay``: one of them published it."""
+    """Where the message came from. ``http``: published here. ``front``: published at a front. ``broker``: first seen
+    when it was pulled. ``bridge`` and ``replay``: one of them published it."""
     client: str
     """The name of the API key that published it, or ``front:FRONT/USER``."""
     size: int
