@@ -84,7 +84,7 @@ test-all: $(SPARK) $(SITE)  ## that, RabbitMQ 4.3, and the long suites: Spark, c
 
 test-spark: $(SPARK)  ## all tests that run Spark: with kills of driver and JVM, and a cluster on loopback
 	@tests/servers/install.sh
-	@exec $(BIN)/python tests/suites.py spark-logs spark-jobs spark-kills
+	@exec $(BIN)/python tests/suites.py --tier all spark-logs spark-jobs spark-kills
 
 test-deploy: $(STAMP)  ## the chart over many values, and its manifests as processes on real brokers; builds helm once
 	@tests/servers/install.sh

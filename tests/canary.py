@@ -48,15 +48,18 @@ def _forms(secret: str) -> Iterable[bytes]:
 
 
 FORMS: Final = tuple(dict.fromkeys(_forms(CANARY)))
+_LOWER: Final = tuple(form.lower() for form in FORMS)
 _FORM: Final = re.compile(b"|".join(map(re.escape, FORMS)), re.IGNORECASE)
 
 
 def look(said: str | bytes, where: str) -> bool:
     """Look at something that a gateway said; it is remembered where the secret is in it."""
     octets = said.encode("utf-8", "surrogateescape") if isinstance(said, str) else bytes(said)
-    found = _FORM.search(octets)
-    if found is None:
+    lower = octets.lower()
+    if not any(form in lower for form in _LOWER):  # twenty times as fast as the expression, which says where it is
         return False
+    found = _FORM.search(octets)
+    assert found is not None
     begin, end = max(0, found.start() - 80), found.end() + 20
     note = f"{where}: …{octets[begin:end].decode('utf-8', 'backslashreplace')}…".replace("\n", " ")
     _seen.append(note)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import ipaddress
 import json
 import os
@@ -17,7 +18,7 @@ import httpx._transports.default
 import hypothesis
 import pytest
 
-from tests import canary
+from tests import canary, pairings
 from tests.ledgers import PostgresqlLedgers
 from tests.servers import (
     PRIVATE_KINDS,
@@ -65,6 +66,19 @@ def _terminated(number: int, frame: object) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     sys.addaudithook(_only_loopback)
     signal.signal(signal.SIGTERM, _terminated)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if pairings.runs_all():
+        return
+    items[:], others = pairings.once(items)
+    config.hook.pytest_deselected(items=others)
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays: the garbage collector need not look at it after each test."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

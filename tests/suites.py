@@ -1,7 +1,8 @@
 """Every check and every test of the project, suite by suite, and a table at the end.
 
 ``python tests/suites.py`` runs the suites of the tiers ``check`` and ``test``. ``--tier check`` runs the first alone,
-and ``--tier all`` runs everything. Names as arguments run those suites; ``--list`` prints them.
+and ``--tier all`` runs everything, with all pairings of a test (:mod:`tests.pairings`). Names as arguments run those
+suites; ``--list`` prints them.
 A suite is one process of its own. As many run at a time as keep two processors busy, for the machines this is meant for
 have two: each counts with its ``share`` of a processor, as measured. A suite that measures time or load runs ``alone``.
 The real servers are started once, beside the suites that do without, and every suite that needs them finds their
@@ -35,7 +36,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests import canary  # noqa: E402  # this file is a program too, and then stands in the path alone
+from tests import canary, pairings  # noqa: E402  # this file is a program too, and then stands in the path alone
 from tests.servers.process import MAIN_VARIABLE  # noqa: E402
 
 BIN = Path(sys.executable).parent
@@ -149,47 +150,47 @@ SUITES = (
     Suite("v010_draft", ("v010_draft",), covers="gateway.v010_draft", tier="check"),
     Suite("translation", ("translation/test_*.py",), tier="check"),
     Suite("faults", ("faults/test_*.py",), servers=True, share=0.5, once=True),
-    Suite("definitions", ("definitions",)),
     Suite("ledger", ("ledger",), servers=True, share=0.35),
-    Suite("conformance", ("conformance",), servers=True, share=0.5),
-    Suite("spark-kills", ("pipeline/stream",), servers=True, tier="all", once=True),
     Suite("spark-logs", ("pipeline/spark/test_[ast]*.py",), servers=True, share=0.5),
-    Suite("spark-jobs", ("pipeline/spark/test_[!ast]*.py",), servers=True),
-    Suite("broker", ("broker",), share=0.35),
-    Suite("front", ("front",), servers=True, share=0.5),
-    Suite("front-clients", ("clients",), servers=True, share=0.5, tier="all"),
-    Suite("hostile", ("hostile",), share=0.5),
-    Suite("fuzz", ("fuzz",)),
-    Suite("simulation", ("simulation", "mutants")),
-    Suite("attack", ("attack",), share=0.5),
-    Suite("translation-live", ("translation/live",), servers=True, share=0.5),
-    Suite("links", ("transports", "upstreams"), servers=True, share=0.45),
     Suite("http", ("core", "api"), servers=True, share=0.8),
-    Suite("access", ("access",), servers=True, share=0.5),
-    Suite("budgets", ("budgets",), share=0.8),
-    Suite("contract", ("contract",)),
-    Suite("outbound", ("outbound", "webhooks"), share=0.45),
+    Suite("spark-jobs", ("pipeline/spark/test_[!ast]*.py",), servers=True),
+    Suite("simulation", ("simulation", "mutants")),
     Suite("app", ("test_a*.py",), servers=True, share=0.3),
+    Suite("conformance", ("conformance",), servers=True, share=0.5),
     Suite("bridge-faults", ("faults/bridges",), servers=True, share=0.5, once=True),
-    Suite("front-faults", ("faults/fronts",), servers=True, share=0.5, tier="all", once=True),
     Suite("consumer-faults", ("faults/consumers",), servers=True, share=0.5, once=True),
+    Suite("commands", ("commands", "examples/test_curl_and_python.py"), servers=True, share=0.5),
+    Suite("attack", ("attack",), share=0.5),
+    Suite("access", ("access",), servers=True, share=0.5),
+    Suite("front", ("front",), servers=True, share=0.5),
+    Suite("hostile", ("hostile",), share=0.5),
+    Suite("broker", ("broker",), share=0.35),
     Suite("chaos", ("chaos",), servers=True, share=0.5, once=True),
+    Suite("cluster", ("cluster",), servers=True, share=0.5),
+    Suite("console", ("console/test_[!l]*.py",), share=0.8),
+    Suite("bridges", ("bridges",), servers=True, share=0.5),
+    Suite("pipeline", ("pipeline/unit", "logs"), servers=True),
     Suite("benchmarks", ("benchmarks",), servers=True),
     Suite("interop", ("interop", "golden", "servers"), servers=True, share=0.4),
-    Suite("bridges", ("bridges",), servers=True, share=0.5),
-    Suite("jms", ("jms",), servers=True, share=0.5),
-    Suite("cluster", ("cluster",), servers=True, share=0.5),
-    Suite("pipeline", ("pipeline/unit", "logs"), servers=True),
+    Suite("outbound", ("outbound", "webhooks"), share=0.45),
+    Suite("contract", ("contract",)),
+    Suite("links", ("transports", "upstreams"), servers=True, share=0.45),
     Suite("taps", ("taps",), servers=True, share=0.5),
-    Suite("tracing", ("tracing",), servers=True, share=0.5),
     Suite("replays", ("replays",), servers=True, share=0.5),
-    Suite("console", ("console/test_[!l]*.py",), share=0.8),
+    Suite("doctor", ("doctor",), servers=True, share=0.5),
+    Suite("tracing", ("tracing",), servers=True, share=0.5),
+    Suite("translation-live", ("translation/live",), servers=True, share=0.5),
+    Suite("jms", ("jms",), servers=True, share=0.5),
+    Suite("fuzz", ("fuzz",)),
+    Suite("budgets", ("budgets",), share=0.8),
+    Suite("definitions", ("definitions",)),
+    Suite("supply", ("supply/test_[!t]*.py",)),
+    Suite("spark-kills", ("pipeline/stream",), servers=True, tier="all", once=True),
+    Suite("front-clients", ("clients",), servers=True, share=0.5, tier="all"),
+    Suite("front-faults", ("faults/fronts",), servers=True, share=0.5, tier="all", once=True),
     Suite("console-looks", ("console/test_looks.py",), share=0.8, tier="all"),
-    Suite("commands", ("commands", "examples/test_curl_and_python.py"), servers=True, share=0.5),
     Suite("examples", ("examples/test_other_languages.py",), share=0.5, tier="all"),
     Suite("site", ("site",), tier="all"),
-    Suite("doctor", ("doctor",), servers=True, share=0.5),
-    Suite("supply", ("supply/test_[!t]*.py",)),
     Suite("deploy", ("deploy/test_[!p]*.py",), tier="all"),
     Suite("deploy-processes", ("deploy/test_processes.py",), servers=True, share=0.5, tier="all"),
     Suite("supply-tools", ("supply/test_tools.py",), tier="all"),
@@ -448,12 +449,14 @@ class Schedule:
             self._changed.notify_all()
 
 
-def run_all(suites: Sequence[Suite], servers: Servers) -> list[Result]:
-    """Run the suites, print what each said as it ends, and return their rows in the order of the table."""
+def run_all(suites: Sequence[Suite], servers: Servers, tier: str = "test") -> list[Result]:
+    """Run the suites as the tier does, print what each said as it ends, and return their rows in the table's order."""
     schedule = Schedule(suites, servers)
     environ = {name: value for name, value in os.environ.items() if name != "COVERAGE_CORE"}
     environ["GATEWAY_TEST_SERVERS"] = str(servers.file)
     environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    if tier != "all":
+        environ[pairings.VARIABLE] = pairings.ONCE
     results: dict[str, Result] = {}
     printing = threading.Lock()
 
@@ -560,7 +563,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         kinds = sorted({*SHARED, *(suite.main for suite in chosen if suite.main)})
         servers = Servers(Path(folder) / "servers.json", kinds)
         with servers if any(suite.servers for suite in chosen) else nullcontext():
-            results = run_all(chosen, servers)
+            results = run_all(chosen, servers, options.tier)
     if found := matrix(results):
         print(f"\n{found}", flush=True)
     print(f"\n{time.monotonic() - began:.0f} s in all\n\n{table(results)}", flush=True)

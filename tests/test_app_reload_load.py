@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 import trustme
 
+from tests import pairings
 from tests.deploy.load import Receiver
 from tests.faults.http import Answer, Http, NoAnswer, NotSent
 from tests.ledgers import sqlite_ledger
@@ -30,7 +31,7 @@ from tests.servers.process import free_port
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
-RELOADS = int(os.environ.get("GATEWAY_RELOADS", "20"))
+RELOADS = int(os.environ.get("GATEWAY_RELOADS", "20" if pairings.runs_all() else "8"))
 RATE = float(os.environ.get("GATEWAY_RELOAD_RATE", "60"))
 """Messages a second of all publishers together: more by hand, less where the machine has other work to do."""
 PUBLISHERS = 4

@@ -138,6 +138,7 @@ def asking(path: str, times: int = 1) -> Attack:
     return attack
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("attack", "fault"),
     [

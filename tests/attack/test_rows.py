@@ -21,7 +21,11 @@ def lab() -> Iterator[Lab]:
     lab.close()
 
 
-@pytest.mark.parametrize("row", [row for row in ROWS if row.quick], ids=lambda row: row.name)
+QUICK: Final = sorted((row for row in ROWS if row.quick), key=lambda row: row.on != "keyed")
+"""The rows of the gateway that most of them attack come first: the others, once started, have a busy neighbor."""
+
+
+@pytest.mark.parametrize("row", QUICK, ids=lambda row: row.name)
 async def test_nobody_is_hurt(row: Row, lab: Lab) -> None:
     outcome = await lab.perform(row, full=False)
     print("  ".join(outcome.line()))

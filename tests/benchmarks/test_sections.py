@@ -53,6 +53,7 @@ def test_the_codecs_are_held_against_each_other() -> None:
         pamqp_codec.check(codec.encode().replace(b"ann", b"bob"), lambda data: Properties(message_id="m-1"))
 
 
+@pytest.mark.long
 def test_link_beside_its_peers(bench: Bench) -> None:
     with bench.gateway() as gateway:
         url = f"amqp://guest:guest@127.0.0.1:{gateway.amqp}/%2F?version=0-9-1"
@@ -77,6 +78,7 @@ def test_go_sources_that_cannot_be_built_say_so(tmp_path: Path, monkeypatch: pyt
         golang.build(tmp_path)
 
 
+@pytest.mark.long
 def test_outbound_beside_httpx(bench: Bench) -> None:
     clients = [OURS, outbound.UNDER_HTTPX, outbound.HTTPX]
     assert works(outbound.run(bench)) == {outbound.work(callers): clients for callers in outbound.CALLERS}
@@ -93,7 +95,14 @@ def test_a_message_that_is_left_over_is_no_success(
 
 
 @pytest.mark.broker
-@pytest.mark.parametrize("section", ["versions", "publish", "pull", "push", "ledger", "memory", "growth", "cost"])
+@pytest.mark.parametrize(
+    "section",
+    ["publish"]
+    + [
+        pytest.param(name, marks=pytest.mark.long)
+        for name in ("versions", "pull", "push", "ledger", "memory", "growth", "cost")
+    ],
+)
 def test_sections_on_real_servers(
     section: str, bench: Bench, rabbitmq310: RabbitMQ310, brokerj: BrokerJ, postgresql: PostgreSQL
 ) -> None:
@@ -106,6 +115,7 @@ def test_sections_on_real_servers(
 
 
 @pytest.mark.broker
+@pytest.mark.long
 def test_bridges_beside_shovel_and_across_versions(bench: Bench, rabbitmq310: RabbitMQ310, brokerj: BrokerJ) -> None:
     bench.rabbitmq, bench.brokerj = rabbitmq310, brokerj
     before = rabbitmq310.queues()

@@ -83,6 +83,7 @@ class Feeder(Channel):
 
 
 @pytest.mark.broker
+@pytest.mark.long
 @pytest.mark.slow
 async def test_two_hundred_thousand_deliveries_on_one_session(brokerj: Any) -> None:
     end = FarEnd("brokerj", "0-10", brokerj.port, "memory")
