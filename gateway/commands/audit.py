@@ -113,6 +113,10 @@ def verify_audit(
     \b
     Exit status: 0 the log is sound; 9 rows are changed, missing, inserted or
     not the gateway's; 2 a wrong setting; 5 the ledger cannot be read.
+
+    \b
+    Example:
+      gateway audit verify --config gateway.toml
     """
 
     from gateway.access.heads import head_path, read_head
@@ -166,7 +170,12 @@ def verify_audit(
 @config_option
 @data_dir_option
 def export_audit(after: int, config: str | None, data_dir: str | None) -> None:
-    """Print the rows as NDJSON, oldest first. `text` is the entry exactly as the hash is over it."""
+    """Print the rows as NDJSON, oldest first. `text` is the entry exactly as the hash is over it.
+
+    \b
+    Example:
+      gateway audit export --config gateway.toml > audit.ndjson
+    """
     from gateway.ledger.audit import AuditRow, rows
 
     def line(row: AuditRow) -> str:

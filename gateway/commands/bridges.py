@@ -36,7 +36,12 @@ def bridge_path(name: str) -> str:
 @bridges.command("list")
 @client_options
 def list_bridges(url: str, api_key: str | None, as_json: bool) -> None:
-    """List the bridges and how they stand."""
+    """List the bridges and how they stand.
+
+    \b
+    Example:
+      gateway bridges list
+    """
     client = ApiClient(url, api_key)
     found = pages(client, "/v1/bridges", "bridges")
     if as_json:
@@ -66,7 +71,12 @@ def list_bridges(url: str, api_key: str | None, as_json: bool) -> None:
 @click.argument("name")
 @client_options
 def get_bridge(name: str, url: str, api_key: str | None, as_json: bool) -> None:
-    """Show everything about the bridge NAME. Its settings are what `put` takes."""
+    """Show everything about the bridge NAME. Its settings are what `put` takes.
+
+    \b
+    Example:
+      gateway bridges get orders
+    """
     print_bridge(ApiClient(url, api_key).ask("GET", bridge_path(name)), as_json)
 
 
@@ -102,7 +112,12 @@ def put_bridge(name: str, file: Any, replace: bool, url: str, api_key: str | Non
 @yes_option
 @client_options
 def delete_bridge(name: str, yes: bool, url: str, api_key: str | None, as_json: bool) -> None:
-    """Delete the bridge NAME. What it has not forwarded stays at its source."""
+    """Delete the bridge NAME. What it has not forwarded stays at its source.
+
+    \b
+    Example:
+      gateway bridges delete orders
+    """
     client = ApiClient(url, api_key)
     confirm(client, bridge_path(name), "Delete it?", yes)
     client.ask("DELETE", bridge_path(name))
@@ -116,7 +131,12 @@ def delete_bridge(name: str, yes: bool, url: str, api_key: str | None, as_json: 
 @click.argument("name")
 @client_options
 def pause_bridge(name: str, url: str, api_key: str | None, as_json: bool) -> None:
-    """Let the bridge NAME take nothing more, until it is resumed."""
+    """Let the bridge NAME take nothing more, until it is resumed.
+
+    \b
+    Example:
+      gateway bridges pause orders
+    """
     print_state(ApiClient(url, api_key).ask("POST", bridge_path(name) + ":pause"), as_json)
 
 
@@ -124,7 +144,12 @@ def pause_bridge(name: str, url: str, api_key: str | None, as_json: bool) -> Non
 @click.argument("name")
 @client_options
 def resume_bridge(name: str, url: str, api_key: str | None, as_json: bool) -> None:
-    """Let the bridge NAME run (again)."""
+    """Let the bridge NAME run (again).
+
+    \b
+    Example:
+      gateway bridges resume orders
+    """
     print_state(ApiClient(url, api_key).ask("POST", bridge_path(name) + ":resume"), as_json)
 
 
@@ -132,7 +157,12 @@ def resume_bridge(name: str, url: str, api_key: str | None, as_json: bool) -> No
 @click.argument("name")
 @client_options
 def drain_bridge(name: str, url: str, api_key: str | None, as_json: bool) -> None:
-    """Let the bridge NAME forward what its source has, and stop."""
+    """Let the bridge NAME forward what its source has, and stop.
+
+    \b
+    Example:
+      gateway bridges drain orders
+    """
     print_state(ApiClient(url, api_key).ask("POST", bridge_path(name) + ":drain"), as_json)
 
 
@@ -169,6 +199,10 @@ def compare_bridge(
 
     From the ledger: what it took, and what it forwarded. With --peek also what the queues hold; a broker that cannot
     show messages has them taken and given back, which marks them as redelivered.
+
+    \b
+    Example:
+      gateway bridges compare orders --since 1h
     """
     given = {
         "since": moment(since),

@@ -18,6 +18,10 @@ def budgets(url: str, api_key: str | None, as_json: bool) -> None:
     """Show how much of each shared resource is in use at the gateway at --url, and which clients hold most.
 
     A client at its share gets 429 budget_exceeded. REFUSED counts since the process started.
+
+    \b
+    Example:
+      gateway budgets
     """
     found: dict[str, Any] = ApiClient(url, api_key).ask("GET", "/v1/budgets")
     if as_json:

@@ -53,6 +53,10 @@ def demo(as_json: bool) -> None:
 
     Publishes over HTTP through each AMQP version, pulls through each other one, compares, acknowledges, and shows
     what the ledger knows.
+
+    \b
+    Example:
+      gateway demo
     """
     began = clock.monotonic()
     timelines = []

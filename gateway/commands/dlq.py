@@ -46,7 +46,13 @@ def dlq() -> None:
 @where_options
 @client_options
 def list_dead(url: str, api_key: str | None, as_json: bool, **given: Any) -> None:
-    """Show dead messages, the newest first; of a queue the first ten, which marks them as redelivered."""
+    """Show dead messages, the newest first; of a queue the first ten, which marks them as redelivered.
+
+    \b
+    Examples:
+      gateway dlq list --subscription billing --since 1d
+      gateway dlq list --broker shop --queue orders-dead
+    """
     client = ApiClient(url, api_key)
     if in_queue(given):
         body = {"source": {"queue": {"broker": given["broker"], "queue": given["queue"]}}, "dry_run": True}
@@ -82,7 +88,12 @@ def list_dead(url: str, api_key: str | None, as_json: bool, **given: Any) -> Non
 @click.option("--queue", default="", metavar="NAME", help="The dead-letter queue of that broker.")
 @client_options
 def show_dead(id: str | None, url: str, api_key: str | None, as_json: bool, **given: Any) -> None:
-    """Show the dead message ID, with its body and the reason; or how many there are in a queue."""
+    """Show the dead message ID, with its body and the reason; or how many there are in a queue.
+
+    \b
+    Example:
+      gateway dlq show 01a21ac4-4725-7000-9297-5a65c2e275f2
+    """
     client = ApiClient(url, api_key)
     if in_queue(given):
         print_queue(client.ask("GET", queue_path(given["broker"], given["queue"])), as_json)
@@ -112,6 +123,11 @@ def redrive(ids: tuple[str, ...], url: str, api_key: str | None, as_json: bool, 
 
     Those of the ledger go back to their subscription, those in a queue to the queue that they died in, or wherever
     the options say. Only what is there now is taken.
+
+    \b
+    Examples:
+      gateway dlq redrive --subscription billing --dry-run
+      gateway dlq redrive --broker shop --queue orders-dead
     """
     client = ApiClient(url, api_key)
     source: dict[str, Any]
@@ -133,7 +149,12 @@ def redrive(ids: tuple[str, ...], url: str, api_key: str | None, as_json: bool, 
 def purge(
     ids: tuple[str, ...], dry_run: bool, yes: bool, url: str, api_key: str | None, as_json: bool, **given: Any
 ) -> None:
-    """Delete dead messages: the IDs, or all that fit. In a queue: everything."""
+    """Delete dead messages: the IDs, or all that fit. In a queue: everything.
+
+    \b
+    Example:
+      gateway dlq purge --subscription billing --until 30d
+    """
     client = ApiClient(url, api_key)
     if dry_run and not in_queue(given):
         found = client.ask("POST", "/v1/deliveries:purge", body={"filter": filters(given), "dry_run": True})

@@ -32,7 +32,12 @@ def endpoint_path(name: str) -> str:
 @endpoints.command("list")
 @client_options
 def list_endpoints(url: str, api_key: str | None, as_json: bool) -> None:
-    """List the endpoints and how they stand."""
+    """List the endpoints and how they stand.
+
+    \b
+    Example:
+      gateway endpoints list
+    """
     found = pages(ApiClient(url, api_key), "/v1/endpoints", "endpoints")
     if as_json:
         print_json({"endpoints": found})
@@ -58,7 +63,12 @@ def list_endpoints(url: str, api_key: str | None, as_json: bool) -> None:
 @click.argument("name")
 @client_options
 def get_endpoint(name: str, url: str, api_key: str | None, as_json: bool) -> None:
-    """Show everything about the endpoint NAME but its secrets. Its settings are what `put` takes."""
+    """Show everything about the endpoint NAME but its secrets. Its settings are what `put` takes.
+
+    \b
+    Example:
+      gateway endpoints get shop
+    """
     print_endpoint(ApiClient(url, api_key).ask("GET", endpoint_path(name)), as_json)
 
 
@@ -98,7 +108,12 @@ def put_endpoint(name: str, file: Any, replace: bool, url: str, api_key: str | N
 @yes_option
 @client_options
 def delete_endpoint(name: str, yes: bool, url: str, api_key: str | None, as_json: bool) -> None:
-    """Delete the endpoint NAME with its keys. Its pending messages wait until there is one of this name again."""
+    """Delete the endpoint NAME with its keys. Its pending messages wait until there is one of this name again.
+
+    \b
+    Example:
+      gateway endpoints delete shop
+    """
     client = ApiClient(url, api_key)
     confirm(client, endpoint_path(name), "Delete it?", yes)
     client.ask("DELETE", endpoint_path(name))
@@ -112,7 +127,12 @@ def delete_endpoint(name: str, yes: bool, url: str, api_key: str | None, as_json
 @click.argument("name")
 @client_options
 def try_endpoint(name: str, url: str, api_key: str | None, as_json: bool) -> None:
-    """Send a message that is marked as a test to the endpoint NAME; the exit status is 4 unless it takes it."""
+    """Send a message that is marked as a test to the endpoint NAME; the exit status is 4 unless it takes it.
+
+    \b
+    Example:
+      gateway endpoints test shop
+    """
     found = ApiClient(url, api_key).ask("POST", endpoint_path(name) + ":test", wait=TEST_WAIT)
     if as_json:
         print_json(found)
@@ -128,7 +148,12 @@ def try_endpoint(name: str, url: str, api_key: str | None, as_json: bool) -> Non
 @click.argument("name")
 @client_options
 def pause_endpoint(name: str, url: str, api_key: str | None, as_json: bool) -> None:
-    """Let the endpoint NAME get nothing more, until it is resumed. Its messages wait."""
+    """Let the endpoint NAME get nothing more, until it is resumed. Its messages wait.
+
+    \b
+    Example:
+      gateway endpoints pause shop
+    """
     print_state(ApiClient(url, api_key).ask("POST", endpoint_path(name) + ":pause"), as_json)
 
 
@@ -136,7 +161,12 @@ def pause_endpoint(name: str, url: str, api_key: str | None, as_json: bool) -> N
 @click.argument("name")
 @client_options
 def resume_endpoint(name: str, url: str, api_key: str | None, as_json: bool) -> None:
-    """Let the endpoint NAME get messages (again)."""
+    """Let the endpoint NAME get messages (again).
+
+    \b
+    Example:
+      gateway endpoints resume shop
+    """
     print_state(ApiClient(url, api_key).ask("POST", endpoint_path(name) + ":resume"), as_json)
 
 
@@ -144,7 +174,12 @@ def resume_endpoint(name: str, url: str, api_key: str | None, as_json: bool) -> 
 @click.argument("name")
 @client_options
 def enable_endpoint(name: str, url: str, api_key: str | None, as_json: bool) -> None:
-    """Enable the endpoint NAME, which had said that it is gone (410)."""
+    """Enable the endpoint NAME, which had said that it is gone (410).
+
+    \b
+    Example:
+      gateway endpoints enable shop
+    """
     print_state(ApiClient(url, api_key).ask("POST", endpoint_path(name) + ":enable"), as_json)
 
 
@@ -152,7 +187,12 @@ def enable_endpoint(name: str, url: str, api_key: str | None, as_json: bool) -> 
 @click.argument("name")
 @client_options
 def verify_endpoint(name: str, url: str, api_key: str | None, as_json: bool) -> None:
-    """Ask the endpoint NAME whether the gateway may call it (the handshake of CloudEvents web hooks)."""
+    """Ask the endpoint NAME whether the gateway may call it (the handshake of CloudEvents web hooks).
+
+    \b
+    Example:
+      gateway endpoints verify shop
+    """
     print_state(ApiClient(url, api_key).ask("POST", endpoint_path(name) + ":verify", wait=TEST_WAIT), as_json)
 
 
@@ -179,7 +219,12 @@ def rotate_endpoint(
     api_key: str | None,
     as_json: bool,
 ) -> None:
-    """Make new signing keys for the endpoint NAME. They are printed now and never again."""
+    """Make new signing keys for the endpoint NAME. They are printed now and never again.
+
+    \b
+    Example:
+      gateway endpoints rotate shop --overlap 3600
+    """
     body = {"schemes": list(schemes), "overlap_seconds": None if until_finish else overlap, "finish": finish}
     found = ApiClient(url, api_key).ask("POST", endpoint_path(name) + ":rotate", body=body)
     if as_json:

@@ -36,7 +36,12 @@ def exchange_path(broker: str, exchange: str) -> str:
 @click.argument("broker")
 @client_options
 def list_exchanges(broker: str, url: str, api_key: str | None, as_json: bool) -> None:
-    """List the exchanges of BROKER that were declared through the gateway."""
+    """List the exchanges of BROKER that were declared through the gateway.
+
+    \b
+    Example:
+      gateway exchanges list shop
+    """
     pages = ApiClient(url, api_key).pages(f"/v1/brokers/{segment(broker)}/exchanges", LISTED)
     found = [row for page in pages for row in page["exchanges"]]
     if as_json:
@@ -50,7 +55,12 @@ def list_exchanges(broker: str, url: str, api_key: str | None, as_json: bool) ->
 @click.argument("exchange")
 @client_options
 def show_exchange(broker: str, exchange: str, url: str, api_key: str | None, as_json: bool) -> None:
-    """Ask BROKER about EXCHANGE; amq.default is the default exchange."""
+    """Ask BROKER about EXCHANGE; amq.default is the default exchange.
+
+    \b
+    Example:
+      gateway exchanges show shop events
+    """
     print_exchange(ApiClient(url, api_key).ask("GET", exchange_path(broker, exchange)), as_json)
 
 
@@ -75,7 +85,12 @@ def declare_exchange(
     api_key: str | None,
     as_json: bool,
 ) -> None:
-    """Declare EXCHANGE on BROKER, or check that it exists as specified."""
+    """Declare EXCHANGE on BROKER, or check that it exists as specified.
+
+    \b
+    Example:
+      gateway exchanges declare shop events --type topic
+    """
     body: dict[str, Any] = {"type": kind, "durable": durable, "auto_delete": auto_delete, "internal": internal}
     body["arguments"] = parse_arguments(arguments)
     print_exchange(ApiClient(url, api_key).ask("PUT", exchange_path(broker, exchange), body=body), as_json)
@@ -90,7 +105,12 @@ def declare_exchange(
 def delete_exchange(
     broker: str, exchange: str, if_unused: bool, yes: bool, url: str, api_key: str | None, as_json: bool
 ) -> None:
-    """Delete EXCHANGE of BROKER, with its bindings."""
+    """Delete EXCHANGE of BROKER, with its bindings.
+
+    \b
+    Example:
+      gateway exchanges delete shop events
+    """
     client = ApiClient(url, api_key)
     confirm(client, exchange_path(broker, exchange), "Delete it?", yes)
     client.ask("DELETE", exchange_path(broker, exchange), query={"if_unused": "true"} if if_unused else None)
@@ -150,7 +170,12 @@ def bindings_path(broker: str) -> str:
 @click.argument("broker")
 @client_options
 def list_bindings(broker: str, url: str, api_key: str | None, as_json: bool) -> None:
-    """List the bindings of BROKER that were made through the gateway."""
+    """List the bindings of BROKER that were made through the gateway.
+
+    \b
+    Example:
+      gateway bindings list shop
+    """
     found = [row for page in ApiClient(url, api_key).pages(bindings_path(broker), LISTED) for row in page["bindings"]]
     if as_json:
         print_json({"bindings": found})
@@ -212,7 +237,12 @@ def remove_binding(
     api_key: str | None,
     as_json: bool,
 ) -> None:
-    """Remove the binding of a queue, or of another exchange, to EXCHANGE of BROKER by BINDING_KEY."""
+    """Remove the binding of a queue, or of another exchange, to EXCHANGE of BROKER by BINDING_KEY.
+
+    \b
+    Example:
+      gateway bindings remove shop events 'order.#' --queue orders
+    """
     where = _end(queue, destination)
     query = {"exchange": exchange, "binding_key": binding_key, "arguments": json.dumps(parse_arguments(arguments))}
     ApiClient(url, api_key).ask("DELETE", bindings_path(broker), query={**query, **where})

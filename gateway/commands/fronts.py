@@ -18,7 +18,12 @@ def fronts() -> None:
 @fronts.command("list")
 @client_options
 def list_fronts(url: str, api_key: str | None, as_json: bool) -> None:
-    """List the fronts of the gateway at --url."""
+    """List the fronts of the gateway at --url.
+
+    \b
+    Example:
+      gateway fronts list
+    """
     found: dict[str, Any] = ApiClient(url, api_key).ask("GET", "/v1/fronts")
     if as_json:
         print_json(found)
@@ -45,7 +50,12 @@ def list_fronts(url: str, api_key: str | None, as_json: bool) -> None:
 @click.argument("name")
 @client_options
 def show_front(name: str, url: str, api_key: str | None, as_json: bool) -> None:
-    """Show everything about the front NAME: connections, rewritten and refused requests."""
+    """Show everything about the front NAME: connections, rewritten and refused requests.
+
+    \b
+    Example:
+      gateway fronts show legacy
+    """
     front: dict[str, Any] = ApiClient(url, api_key).ask("GET", _path(name))
     if as_json:
         print_json(front)
@@ -78,7 +88,12 @@ def show_front(name: str, url: str, api_key: str | None, as_json: bool) -> None:
 @click.argument("name")
 @client_options
 def list_clients(name: str, url: str, api_key: str | None, as_json: bool) -> None:
-    """List the clients of the front NAME."""
+    """List the clients of the front NAME.
+
+    \b
+    Example:
+      gateway fronts clients legacy
+    """
     found = pages(ApiClient(url, api_key), f"{_path(name)}/clients", "clients")
     if as_json:
         print_json({"clients": found})
@@ -114,6 +129,10 @@ def close_client(name: str, client: int, url: str, api_key: str | None, as_json:
     """Close the connection of CLIENT, a number that `clients` shows, to the front NAME.
 
     Most clients connect again. To keep one out, remove its user or its right to log in.
+
+    \b
+    Example:
+      gateway fronts close legacy 1
     """
     ApiClient(url, api_key).ask("DELETE", f"{_path(name)}/clients/{client}")
     if as_json:

@@ -125,6 +125,10 @@ def list_keys(everything: bool, url: str, api_key: str | None, as_json: bool) ->
 
     A refused key opens nothing: somebody has changed its row in the database, or the configuration file has keys of
     its client. The reason is printed under the table.
+
+    \b
+    Example:
+      gateway keys list
     """
     client, found, cursor = ApiClient(url, api_key), [], ""
     while True:
@@ -166,7 +170,12 @@ def list_keys(everything: bool, url: str, api_key: str | None, as_json: bool) ->
 def rotate_key(
     key: str, environment: str, days: int, overlap: int, url: str, api_key: str | None, as_json: bool
 ) -> None:
-    """Replace the key of the id KEY by a new one, with the same client and scopes, and print that."""
+    """Replace the key of the id KEY by a new one, with the same client and scopes, and print that.
+
+    \b
+    Example:
+      gateway keys rotate 3f9a1c20 --overlap 48
+    """
     body = {"environment": environment, "expires_seconds": days * DAY, "overlap_seconds": overlap * 3_600}
     _print_new(ApiClient(url, api_key).ask("POST", f"/v1/keys/{segment(key)}:rotate", body=body), as_json)
 
@@ -176,7 +185,12 @@ def rotate_key(
 @yes_option
 @client_options
 def revoke_key(key: str, yes: bool, url: str, api_key: str | None, as_json: bool) -> None:
-    """Revoke the key of the id KEY: it opens nothing any more."""
+    """Revoke the key of the id KEY: it opens nothing any more.
+
+    \b
+    Example:
+      gateway keys revoke 3f9a1c20
+    """
     client = ApiClient(url, api_key)
     confirm(client, f"/v1/keys/{segment(key)}", "Revoke it?", yes)
     found = client.ask("POST", f"/v1/keys/{segment(key)}:revoke", body={})

@@ -79,6 +79,10 @@ def replay_messages(url: str, api_key: str | None, as_json: bool, **given: Any) 
     """Send messages that the ledger knows, with the bodies that it keeps ([retention] bodies).
 
     Those without a body are counted and named.
+
+    \b
+    Example:
+      gateway replay messages --state returned --since 1h --to-broker shop --dry-run
     """
     filters = {
         "broker": given["broker"],
@@ -100,7 +104,12 @@ def replay_messages(url: str, api_key: str | None, as_json: bool, **given: Any) 
 @target_options
 @client_options
 def replay_queue(url: str, api_key: str | None, as_json: bool, **given: Any) -> None:
-    """Send what is in QUEUE of BROKER now, oldest first, and take it off the queue."""
+    """Send what is in QUEUE of BROKER now, oldest first, and take it off the queue.
+
+    \b
+    Example:
+      gateway replay queue shop orders-dead --to-broker shop --to-exchange events
+    """
     source: dict[str, Any] = {"broker": given["broker"], "queue": given["queue"]}
     if given["limit"]:
         source["limit"] = given["limit"]
@@ -110,7 +119,12 @@ def replay_queue(url: str, api_key: str | None, as_json: bool, **given: Any) -> 
 @replay.command("list")
 @client_options
 def list_replays(url: str, api_key: str | None, as_json: bool) -> None:
-    """Show the replays of the last month."""
+    """Show the replays of the last month.
+
+    \b
+    Example:
+      gateway replay list
+    """
     answer = ApiClient(url, api_key).ask("GET", "/v1/replays", query={"limit": "1000"})
     if as_json:
         print_json(answer)
@@ -132,7 +146,12 @@ def list_replays(url: str, api_key: str | None, as_json: bool) -> None:
 @click.option("--refused", is_flag=True, help="Name the messages that were not sent, and why.")
 @client_options
 def show_replay(id: str, refused: bool, url: str, api_key: str | None, as_json: bool) -> None:
-    """Show the replay ID, or what it did not send."""
+    """Show the replay ID, or what it did not send.
+
+    \b
+    Example:
+      gateway replay show nightly
+    """
     client = ApiClient(url, api_key)
     if not refused:
         job = client.ask("GET", path_of(id))
@@ -152,7 +171,12 @@ def show_replay(id: str, refused: bool, url: str, api_key: str | None, as_json: 
 @click.argument("id")
 @client_options
 def watch_replay(id: str, url: str, api_key: str | None, as_json: bool) -> None:
-    """Watch the replay ID until it ends."""
+    """Watch the replay ID until it ends.
+
+    \b
+    Example:
+      gateway replay watch nightly
+    """
     watch(ApiClient(url, api_key), id, as_json)
 
 
@@ -160,7 +184,12 @@ def watch_replay(id: str, url: str, api_key: str | None, as_json: bool) -> None:
 @click.argument("id")
 @client_options
 def pause_replay(id: str, url: str, api_key: str | None, as_json: bool) -> None:
-    """Let the replay ID send nothing more until it is resumed."""
+    """Let the replay ID send nothing more until it is resumed.
+
+    \b
+    Example:
+      gateway replay pause nightly
+    """
     steer(ApiClient(url, api_key), id, "pause", as_json)
 
 
@@ -168,7 +197,12 @@ def pause_replay(id: str, url: str, api_key: str | None, as_json: bool) -> None:
 @click.argument("id")
 @client_options
 def resume_replay(id: str, url: str, api_key: str | None, as_json: bool) -> None:
-    """Let the replay ID go on."""
+    """Let the replay ID go on.
+
+    \b
+    Example:
+      gateway replay resume nightly
+    """
     steer(ApiClient(url, api_key), id, "resume", as_json)
 
 
@@ -176,7 +210,12 @@ def resume_replay(id: str, url: str, api_key: str | None, as_json: bool) -> None
 @click.argument("id")
 @client_options
 def cancel_replay(id: str, url: str, api_key: str | None, as_json: bool) -> None:
-    """End the replay ID. What it has sent stays sent."""
+    """End the replay ID. What it has sent stays sent.
+
+    \b
+    Example:
+      gateway replay cancel nightly
+    """
     steer(ApiClient(url, api_key), id, "cancel", as_json)
 
 

@@ -15,7 +15,13 @@ from gateway.commands.settings import confirm, yes_option
 @click.argument("name", required=False)
 @client_options
 def brokers(name: str | None, url: str, api_key: str | None, as_json: bool) -> None:
-    """Show all brokers and the state of their links, or the broker NAME alone."""
+    """Show all brokers and the state of their links, or the broker NAME alone.
+
+    \b
+    Examples:
+      gateway brokers
+      gateway brokers shop --json
+    """
     client = ApiClient(url, api_key)
     answer = client.ask("GET", f"/v1/brokers/{segment(name)}") if name else client.ask("GET", "/v1/brokers")
     if as_json:
@@ -55,7 +61,12 @@ def queue_path(broker: str, queue: str) -> str:
 @click.argument("broker")
 @client_options
 def list_queues(broker: str, url: str, api_key: str | None, as_json: bool) -> None:
-    """List the queues of BROKER that were declared through the gateway."""
+    """List the queues of BROKER that were declared through the gateway.
+
+    \b
+    Example:
+      gateway queues list shop
+    """
     answer = ApiClient(url, api_key).ask("GET", f"/v1/brokers/{segment(broker)}/queues")
     if as_json:
         print_json(answer)
@@ -68,7 +79,12 @@ def list_queues(broker: str, url: str, api_key: str | None, as_json: bool) -> No
 @click.argument("queue")
 @client_options
 def show_queue(broker: str, queue: str, url: str, api_key: str | None, as_json: bool) -> None:
-    """Ask BROKER about QUEUE: messages, consumers."""
+    """Ask BROKER about QUEUE: messages, consumers.
+
+    \b
+    Example:
+      gateway queues show shop orders
+    """
     print_queue(ApiClient(url, api_key).ask("GET", queue_path(broker, queue)), as_json)
 
 
@@ -89,7 +105,12 @@ def declare_queue(
     api_key: str | None,
     as_json: bool,
 ) -> None:
-    """Declare QUEUE on BROKER, or check that it exists as specified."""
+    """Declare QUEUE on BROKER, or check that it exists as specified.
+
+    \b
+    Example:
+      gateway queues declare shop orders
+    """
     body: dict[str, Any] = {"durable": durable, "auto_delete": auto_delete, "arguments": parse_arguments(arguments)}
     print_queue(ApiClient(url, api_key).ask("PUT", queue_path(broker, queue), body=body), as_json)
 
@@ -100,7 +121,12 @@ def declare_queue(
 @yes_option
 @client_options
 def purge_queue(broker: str, queue: str, yes: bool, url: str, api_key: str | None, as_json: bool) -> None:
-    """Throw away every message that waits in QUEUE of BROKER."""
+    """Throw away every message that waits in QUEUE of BROKER.
+
+    \b
+    Example:
+      gateway queues purge shop orders --yes
+    """
     client = ApiClient(url, api_key)
     confirm(client, queue_path(broker, queue), "Throw its messages away?", yes)
     print_removed(client.ask("POST", queue_path(broker, queue) + ":purge"), as_json)
@@ -116,7 +142,12 @@ def purge_queue(broker: str, queue: str, yes: bool, url: str, api_key: str | Non
 def delete_queue(
     broker: str, queue: str, if_unused: bool, if_empty: bool, yes: bool, url: str, api_key: str | None, as_json: bool
 ) -> None:
-    """Delete QUEUE of BROKER, with the messages in it."""
+    """Delete QUEUE of BROKER, with the messages in it.
+
+    \b
+    Example:
+      gateway queues delete shop orders --if-empty
+    """
     query = {name: "true" for name, given in (("if_unused", if_unused), ("if_empty", if_empty)) if given}
     client = ApiClient(url, api_key)
     confirm(client, queue_path(broker, queue), "Delete it, with its messages?", yes)

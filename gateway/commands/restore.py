@@ -70,7 +70,7 @@ def restore(
     Examples:
       gateway restore /backups/ledger.backup --dry-run
       gateway restore /backups/ledger.backup --replace
-      gateway restore --config gateway.toml            (PostgreSQL, after pg_restore)
+      gateway restore --config gateway.toml   # PostgreSQL, after pg_restore
     """
     from gateway.app import ledger_url
     from gateway.config import load

@@ -31,7 +31,12 @@ def scheduled_path(id: str) -> str:
 @click.option("--state", type=click.Choice(["scheduled", "refused"]), help="Only those in this state.")
 @client_options
 def list_scheduled(broker: str, state: str | None, url: str, api_key: str | None, as_json: bool) -> None:
-    """List scheduled publishes by when they are due, and refused ones."""
+    """List scheduled publishes by when they are due, and refused ones.
+
+    \b
+    Example:
+      gateway scheduled list
+    """
     query = {name: value for name, value in (("broker", broker), ("state", state or "")) if value}
     pages = ApiClient(url, api_key).pages("/v1/scheduled", {**query, "limit": "1000"})
     found = [row for page in pages for row in page["scheduled"]]
@@ -45,7 +50,12 @@ def list_scheduled(broker: str, state: str | None, url: str, api_key: str | None
 @click.argument("id")
 @client_options
 def show_scheduled(id: str, url: str, api_key: str | None, as_json: bool) -> None:
-    """Show how things stand with the publish ID, or what became of it."""
+    """Show how things stand with the publish ID, or what became of it.
+
+    \b
+    Example:
+      gateway scheduled show 01a21ac4-4725-7000-9297-5a65c2e275f2
+    """
     _print(ApiClient(url, api_key).ask("GET", scheduled_path(id)), as_json)
 
 
@@ -54,7 +64,12 @@ def show_scheduled(id: str, url: str, api_key: str | None, as_json: bool) -> Non
 @yes_option
 @client_options
 def cancel_scheduled(id: str, yes: bool, url: str, api_key: str | None, as_json: bool) -> None:
-    """Cancel the publish ID: it is not sent."""
+    """Cancel the publish ID: it is not sent.
+
+    \b
+    Example:
+      gateway scheduled cancel 01a21ac4-4725-7000-9297-5a65c2e275f2
+    """
     client = ApiClient(url, api_key)
     confirm(client, scheduled_path(id), "Cancel it?", yes)
     client.ask("DELETE", scheduled_path(id))
@@ -68,7 +83,12 @@ def cancel_scheduled(id: str, yes: bool, url: str, api_key: str | None, as_json:
 @click.argument("id")
 @client_options
 def retry_scheduled(id: str, url: str, api_key: str | None, as_json: bool) -> None:
-    """Send the publish ID again, which a broker refused."""
+    """Send the publish ID again, which a broker refused.
+
+    \b
+    Example:
+      gateway scheduled retry 01a21ac4-4725-7000-9297-5a65c2e275f2
+    """
     _print(ApiClient(url, api_key).ask("POST", f"{scheduled_path(id)}:retry"), as_json)
 
 

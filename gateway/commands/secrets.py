@@ -83,7 +83,12 @@ async def _with(config: str | None, data_dir: str | None, work: Callable[[Ledger
 @data_dir_option
 def list_secrets(as_json: bool, config: str | None, data_dir: str | None) -> None:
     """Show the keys by their names, how many secrets and API keys are sealed with each, and how many rows of the audit
-    log have a MAC of it."""
+    log have a MAC of it.
+
+    \b
+    Example:
+      gateway secrets list --config gateway.toml
+    """
     from gateway.ledger.audit import keys_used
     from gateway.webhooks import resealing
 
@@ -132,6 +137,10 @@ def rotate_secrets(config: str | None, data_dir: str | None) -> None:
     4. gateway secrets list: the old keys have 0 secrets. A key with 0 audit
        rows, too, is needed no more: take its line out. The others stay, last,
        for gateway audit verify, until retention.audit_days have passed.
+
+    \b
+    Example:
+      gateway secrets rotate --config gateway.toml
     """
     from gateway.webhooks import resealing
 

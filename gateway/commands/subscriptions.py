@@ -27,7 +27,12 @@ def subscription_path(name: str) -> str:
 @subscriptions.command("list")
 @client_options
 def list_subscriptions(url: str, api_key: str | None, as_json: bool) -> None:
-    """List the subscriptions and how they stand."""
+    """List the subscriptions and how they stand.
+
+    \b
+    Example:
+      gateway subscriptions list
+    """
     found = pages(ApiClient(url, api_key), "/v1/subscriptions", "subscriptions")
     if as_json:
         print_json({"subscriptions": found})
@@ -53,7 +58,12 @@ def list_subscriptions(url: str, api_key: str | None, as_json: bool) -> None:
 @click.argument("name")
 @client_options
 def get_subscription(name: str, url: str, api_key: str | None, as_json: bool) -> None:
-    """Show everything about the subscription NAME, and what the ledger owes it."""
+    """Show everything about the subscription NAME, and what the ledger owes it.
+
+    \b
+    Example:
+      gateway subscriptions get billing
+    """
     print_subscription(ApiClient(url, api_key).ask("GET", subscription_path(name)), as_json)
 
 
@@ -92,7 +102,12 @@ def put_subscription(name: str, file: Any, replace: bool, url: str, api_key: str
 @yes_option
 @client_options
 def delete_subscription(name: str, yes: bool, url: str, api_key: str | None, as_json: bool) -> None:
-    """Delete the subscription NAME. What the ledger owes it waits until there is one of this name again."""
+    """Delete the subscription NAME. What the ledger owes it waits until there is one of this name again.
+
+    \b
+    Example:
+      gateway subscriptions delete billing
+    """
     client = ApiClient(url, api_key)
     confirm(client, subscription_path(name), "Delete it?", yes)
     client.ask("DELETE", subscription_path(name))
@@ -106,7 +121,12 @@ def delete_subscription(name: str, yes: bool, url: str, api_key: str | None, as_
 @click.argument("name")
 @client_options
 def pause_subscription(name: str, url: str, api_key: str | None, as_json: bool) -> None:
-    """Let the subscription NAME take and hand out nothing, until it is resumed."""
+    """Let the subscription NAME take and hand out nothing, until it is resumed.
+
+    \b
+    Example:
+      gateway subscriptions pause billing
+    """
     print_state(ApiClient(url, api_key).ask("POST", subscription_path(name) + ":pause"), as_json)
 
 
@@ -114,7 +134,12 @@ def pause_subscription(name: str, url: str, api_key: str | None, as_json: bool) 
 @click.argument("name")
 @client_options
 def resume_subscription(name: str, url: str, api_key: str | None, as_json: bool) -> None:
-    """Let the subscription NAME go on."""
+    """Let the subscription NAME go on.
+
+    \b
+    Example:
+      gateway subscriptions resume billing
+    """
     print_state(ApiClient(url, api_key).ask("POST", subscription_path(name) + ":resume"), as_json)
 
 

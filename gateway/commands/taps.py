@@ -24,7 +24,12 @@ def tap_path(name: str) -> str:
 @taps.command("list")
 @client_options
 def list_taps(url: str, api_key: str | None, as_json: bool) -> None:
-    """List the taps and how they stand."""
+    """List the taps and how they stand.
+
+    \b
+    Example:
+      gateway taps list
+    """
     found = pages(ApiClient(url, api_key), "/v1/taps", "taps")
     if as_json:
         print_json({"taps": found})
@@ -52,7 +57,12 @@ def list_taps(url: str, api_key: str | None, as_json: bool) -> None:
 @click.argument("name")
 @client_options
 def get_tap(name: str, url: str, api_key: str | None, as_json: bool) -> None:
-    """Show everything about the tap NAME. Its settings are what `put` takes."""
+    """Show everything about the tap NAME. Its settings are what `put` takes.
+
+    \b
+    Example:
+      gateway taps get audit
+    """
     tap = ApiClient(url, api_key).ask("GET", tap_path(name))
     if as_json:
         print_json(tap)
@@ -95,7 +105,12 @@ def put_tap(name: str, file: Any, replace: bool, url: str, api_key: str | None, 
 @yes_option
 @client_options
 def delete_tap(name: str, yes: bool, url: str, api_key: str | None, as_json: bool) -> None:
-    """Delete the tap NAME. What it has spooled stays in the log, and the rest in its queue."""
+    """Delete the tap NAME. What it has spooled stays in the log, and the rest in its queue.
+
+    \b
+    Example:
+      gateway taps delete audit
+    """
     client = ApiClient(url, api_key)
     confirm(client, tap_path(name), "Delete it?", yes)
     client.ask("DELETE", tap_path(name))
@@ -109,7 +124,12 @@ def delete_tap(name: str, yes: bool, url: str, api_key: str | None, as_json: boo
 @click.argument("name")
 @client_options
 def pause_tap(name: str, url: str, api_key: str | None, as_json: bool) -> None:
-    """Let the tap NAME take nothing more, until it is resumed."""
+    """Let the tap NAME take nothing more, until it is resumed.
+
+    \b
+    Example:
+      gateway taps pause audit
+    """
     print_state(ApiClient(url, api_key).ask("POST", tap_path(name) + ":pause"), as_json)
 
 
@@ -117,5 +137,10 @@ def pause_tap(name: str, url: str, api_key: str | None, as_json: bool) -> None:
 @click.argument("name")
 @client_options
 def resume_tap(name: str, url: str, api_key: str | None, as_json: bool) -> None:
-    """Let the tap NAME run (again)."""
+    """Let the tap NAME run (again).
+
+    \b
+    Example:
+      gateway taps resume audit
+    """
     print_state(ApiClient(url, api_key).ask("POST", tap_path(name) + ":resume"), as_json)

@@ -24,6 +24,10 @@ def why(id: str, events: bool, url: str, api_key: str | None, as_json: bool) -> 
 
     A message keeps its id over bridges and versions, so you see all of its way; replies and copies that carry another
     id have one line each.
+
+    \b
+    Example:
+      gateway why 01a21ac4-4725-7000-9297-5a65c2e275f2
     """
     client = ApiClient(url, api_key)
     answer = client.ask("GET", f"/v1/messages/{segment(id)}")

@@ -7,6 +7,7 @@ help costs nothing.
 
 from __future__ import annotations
 
+import inspect
 import signal
 import sys
 from collections.abc import Callable, Mapping
@@ -41,6 +42,18 @@ VERBS: Final[Mapping[str, str]] = {
 """Verb -> what it does, in the order in which somebody new would need them."""
 SETTINGS: Final = ("url", "api_key", "storage", "direct")
 """Settings of ``[pipeline]``, and the key, that are options of every job."""
+
+
+EXAMPLES: Final[Mapping[str, str]] = {
+    "archive": "gateway pipeline run archive --log messages",
+    "compact": "gateway pipeline run compact",
+    "retention": "gateway pipeline run retention --days 90 --dry-run",
+    "rollup": "gateway pipeline run rollup",
+    "reconcile": "gateway pipeline reconcile --since 2026-01-01T00:00:00Z",
+    "replay": "gateway pipeline replay --where \"queue = 'orders'\" --to shop --dry-run",
+    "transfer": "gateway pipeline transfer --from orders@legacy --to shop",
+}
+"""Job -> a command that runs it."""
 
 
 class Moment(click.ParamType[datetime]):
@@ -135,7 +148,9 @@ def job_command(name: str) -> click.Command:
         command = each(command)
     for option in reversed(job.options):
         command = _option(option)(command)
-    return click.command(name, help=job.help, short_help=JOBS[name][1])(command)
+    example = EXAMPLES.get(name, f"gateway pipeline run {name}")
+    text = f"{inspect.cleandoc(job.help)}\n\n\b\nExample:\n  {example}"
+    return click.command(name, help=text, short_help=JOBS[name][1])(command)
 
 
 def _option(option: Option) -> Callable[[F], F]:
@@ -215,7 +230,12 @@ def pipeline() -> None:
 @pipeline.command("jobs")
 @json_option
 def list_jobs(as_json: bool) -> None:
-    """Show the jobs there are."""
+    """Show the jobs there are.
+
+    \b
+    Example:
+      gateway pipeline jobs
+    """
     if as_json:
         print_json([{"name": name, "help": text} for name, (_, text) in JOBS.items()])
     else:
@@ -239,7 +259,12 @@ def run_job() -> None:
 @pipeline_options
 @json_option
 def status(id: str | None, as_json: bool, **given: Any) -> None:
-    """Show what ran, and who reads the logs and how far; with ID, one run."""
+    """Show what ran, and who reads the logs and how far; with ID, one run.
+
+    \b
+    Example:
+      gateway pipeline status
+    """
     from gateway.pipeline.jobs.runs import path_of, runs
     from gateway.pipeline.service import Service
 
@@ -279,6 +304,10 @@ def doctor(as_json: bool, **given: Any) -> None:
     """Say whether everything is there that the jobs need: Java, Spark, jars, gateway, key, storage, cursors, clock.
 
     The exit status is that of the worst finding.
+
+    \b
+    Example:
+      gateway pipeline doctor --config gateway.toml
     """
     from gateway.pipeline.doctor import examine_pipeline
 

@@ -49,7 +49,12 @@ def archive() -> None:
 @archive.command("days")
 @_options
 def days(log: str, as_json: bool, **given: Any) -> None:
-    """Show the days of an archive."""
+    """Show the days of an archive.
+
+    \b
+    Example:
+      gateway pipeline archive days messages
+    """
     with _opened(log, **given) as table:
         found = table.days()
         position = table.position()
@@ -66,6 +71,10 @@ def files(log: str, as_json: bool, **given: Any) -> None:
     """Print the Parquet files that are the table, by day and sequence.
 
     Other files in its folder are of writers at work, or replaced: other programs that read the archive read these.
+
+    \b
+    Example:
+      gateway pipeline archive files messages
     """
     with _opened(log, **given) as table:
         found = [(_path(table.path, each.path), each) for each in table.files()]
@@ -80,7 +89,12 @@ def files(log: str, as_json: bool, **given: Any) -> None:
 @click.option("--deep", is_flag=True, help="Read all rows, and check pages by their checksums.")
 @_options
 def check(log: str, as_json: bool, deep: bool, **given: Any) -> None:
-    """Say whether every file is there and is what it was; the exit status is 9 if not."""
+    """Say whether every file is there and is what it was; the exit status is 9 if not.
+
+    \b
+    Example:
+      gateway pipeline archive check messages --deep
+    """
     with _opened(log, **given) as table:
         found = table.check(deep=deep)
     if as_json:
