@@ -239,7 +239,9 @@ class ApiClient:
             raise Failure(f"no answer from {self.url} in {TIMEOUT + wait:.0f} s", FAILED) from None
         except httpx.ConnectError as error:
             raise unreachable(self.url, error) from None
-        except (httpx.TransportError, httpx.InvalidURL) as error:
+        except (httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
+            raise Failure(f"--url {self.url}: {error} Give a URL such as {DEFAULT_URL}.", USAGE) from None
+        except httpx.TransportError as error:
             hint = _hint(str(error))
             raise Failure(f"{self.url}: {str(error) or type(error).__name__}{hint}", UNREACHABLE) from None
 

@@ -10,7 +10,7 @@ import pytest
 from gateway import commands
 from gateway.api.problems import PROBLEMS
 from gateway.commands import cli
-from gateway.commands.client import ADVICE, printable, segment
+from gateway.commands.client import ADVICE, DEFAULT_URL, printable, segment
 from tests.commands.conftest import Canned, Run
 
 PROBLEM = {
@@ -80,9 +80,16 @@ def test_nobody_is_there(run: Run) -> None:
     assert "Is `gateway serve` running?" in result.stderr
 
 
-@pytest.mark.parametrize("url", ["http://[", "ftp://127.0.0.1", "nonsense"])
-def test_a_url_that_is_none(run: Run, url: str) -> None:
-    assert run("brokers", "--url", url).exit_code == commands.UNREACHABLE
+def test_a_host_that_is_none(run: Run) -> None:
+    assert run("brokers", "--url", "http://[").exit_code == commands.UNREACHABLE
+
+
+@pytest.mark.parametrize("url", ["ftp://127.0.0.1", "nonsense", "127.0.0.1:8080"])
+def test_a_url_that_is_none_is_wrong_usage(run: Run, url: str) -> None:
+    result = run("brokers", "--url", url)
+    assert result.exit_code == commands.USAGE
+    assert f"--url {url}" in result.stderr
+    assert DEFAULT_URL in result.stderr
 
 
 def test_the_key_is_sent_and_the_environment_is_asked(
