@@ -195,11 +195,6 @@ LONG_PAGES = {
     "protocols.md": "generated in part: every method of every version",
     "translation.md": "generated in part: every property and header type",
     "deployment.md": "generated in part: every value of the chart",
-    "performance.md": "to be divided: results by section",
-    "reliability.md": "to be divided: faults of publishes, bridges, consumers",
-    "security.md": "to be divided: scopes and keys are reference",
-    "bridges.md": "to be divided: dtx and duplicates are explanation",
-    "webhooks.md": "to be divided: code that verifies is in examples",
 }
 """Pages of more than 250 lines, and why. Take a page out when it is shorter; put none in."""
 

@@ -395,7 +395,7 @@ ROUTES = (
                "broker_unavailable", "ledger_unavailable", "read_only", "precondition_required", "etag_mismatch",
                "invalid_parameter", "state"),
         description="Replacing other settings needs `If-Match` with the ETag that was read; the same settings do not. "
-        "Without `admin` some settings need further scopes: see docs/explanation/security.md.",
+        "Without `admin` some settings need further scopes: see docs/reference/scopes.md.",
         tag="subscriptions",
     ),
     Route(

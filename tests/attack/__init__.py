@@ -26,5 +26,5 @@
     planted.py       a gateway without its defenses, to show that the judges notice
     __main__.py      the full form: ``make attack``
 
-The quick form of each row is a test in this folder. ``docs/explanation/security.md`` says how to read the table.
+The quick form of each row is a test in this folder. ``docs/explanation/attacks.md`` says how to read the table.
 """

@@ -25,7 +25,7 @@ OPEN: Final = frozenset(
         "console_asset",
     }
 )
-"""Operations that need no credential, as ``docs/explanation/security.md`` says."""
+"""Operations that need no credential, as ``docs/reference/scopes.md`` says."""
 NAMES: Final = {"broker": BROKER, "exchange": "mine", "queue": "victim", "endpoint": "mine", "asset": "start.js"}
 REFUSALS: Final = frozenset({(401, "unauthorized"), (403, "forbidden"), (400, "")})
 """What a caller without the right credential may get; 400 where the head itself is malformed."""

@@ -16,7 +16,7 @@ import pytest
 
 from gateway.webhooks.signing import SecretKey, SharedSecret, sign
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "reference" / "webhooks.md"
+PAGE = Path(__file__).parent.parent.parent / "docs" / "reference" / "webhook-signatures.md"
 SNIPPET = re.compile(r"<!-- verify: (\w+) -->\n\n```\w+\n(.*?)```", re.DOTALL)
 BODY = b'\x00\xff{"total": "12,50 \xe2\x82\xac"}\r\n\n'
 
