@@ -10,5 +10,6 @@
     rows.py      the table of faults, in full and in the quick form
     __main__.py  the full form: ``python -m tests.faults.consumers ROW --on "push ledger" --full``
 
-The quick form of each row is a test in this folder. ``docs/explanation/faults-of-consumers.md`` has the table with its figures.
+The quick form of each row is a test in this folder. The table with its figures is in
+``docs/explanation/faults-of-consumers.md``.
 """
