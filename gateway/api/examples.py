@@ -13,7 +13,9 @@ from typing import Any, Final
 
 from gateway.access.scopes import DEFAULT_EXCHANGE
 from gateway.notation.cloudevents import BATCH, STRUCTURED
+from gateway.versions import VERSION_NAMES
 
+_NEWEST: Final = VERSION_NAMES[-1]
 _BROKER: Final = "local-0-9-1"
 _LEASED: Final = ["_NF89wr2qxwAAAAAAAAAAQyVx-wxWVqaf_Oei65VkpU="]
 _ORDER: Final = {"routing_key": "orders", "payload": {"order": 17, "customer": "Ada"}}
@@ -91,7 +93,9 @@ BODIES: Final[Mapping[str, Mapping[str, Any]]] = {
             "ended_at": "2026-01-01T00:05:00Z", "detail": {"rows": 1000},
         }
     },
-    "explain_translation": {"To 0-10": {"message": {"payload": "hello", "headers": {"n": 1}}, "to": "0-10"}},
+    "explain_translation": {
+        f"To {_NEWEST}": {"message": {"payload": "hello", "headers": {"n": 1}}, "to": _NEWEST}
+    },
 }  # fmt: skip
 """Operation -> title -> JSON body."""
 MEDIA: Final[Mapping[str, Any]] = {
