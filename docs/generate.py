@@ -25,7 +25,7 @@ import msgspec
 from prometheus_client import Metric
 from prometheus_client.metrics import MetricWrapperBase
 
-from gateway import budgets, commands, config, errors, fidelity, limits, telemetry
+from gateway import budgets, commands, config, errors, fidelity, limits, telemetry, terminal
 from gateway.access.scopes import FORMS
 from gateway.api import story
 from gateway.api.app import ROUTES
@@ -324,6 +324,22 @@ def verb(command: click.Command, context: click.Context) -> Iterator[str]:
             child = command.get_command(context, name)
             assert child is not None
             yield from verb(child, click.Context(child, info_name=name, parent=context))
+
+
+def reach_options() -> Iterator[str]:
+    """The options of every verb that asks a running gateway."""
+    yield from table(
+        ("option", "environment", "meaning"),
+        (
+            (f"`--{name} {kind}`", f"`{commands.variable_of(name)}`", prose(text))
+            for name, (kind, text) in commands.REACH.items()
+        ),
+    )
+
+
+def output_forms() -> Iterator[str]:
+    """What ``--output`` takes."""
+    yield from table(("form", "meaning"), ((f"`{name}`", text) for name, text in terminal.OUTPUTS.items()))
 
 
 # -------------------------------------------------------------------------------------------------- ledger
@@ -980,6 +996,8 @@ TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
     "limits": limit_table,
     "budgets": budget_table,
     "broker-limits": broker_limits,
+    "output-forms": output_forms,
+    "reach-options": reach_options,
     "verbs": verbs,
     "events": ledger_states,
     "lives": message_lives,

@@ -12,7 +12,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -22,20 +22,87 @@ WIDTH = 120
 """Columns of a terminal that does not tell."""
 BAR = 30
 """Columns of the bar."""
+OUTPUTS: Final[Mapping[str, str]] = {
+    "table": "for people; on a terminal, long cells are cut so that a line fits",
+    "wide": "the same, with all cells whole",
+    "json": "as the API answers",
+    "yaml": "the same as YAML",
+    "tsv": "tables with a tab between cells, for cut and awk",
+}
+"""Name of a form of output -> what it is."""
+COLORS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("active", "confirmed", "done", "live", "running", "up", "acknowledged", "sent"), "green"),
+    **dict.fromkeys(
+        ("blocked", "connecting", "draining", "full", "paused", "pending", "starting", "unverified", "waiting"),
+        "yellow",
+    ),
+    **dict.fromkeys(
+        ("dead", "disabled", "down", "error", "expired", "failed", "refused", "revoked", "unroutable"), "red"
+    ),
+}
+"""State -> its color on a terminal. Other states have none."""
+CELL_MIN: Final = 8
+"""No cell is cut to fewer columns."""
+_OUTPUT: Final = "gateway.output"
+"""Where click's context has the form of output."""
+F = TypeVar("F", bound=Callable[..., Any])
 _NOT_SHOWN = re.compile(
     "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff\\ufff9-\\ufffb]"
 )
 """Control characters but tab and line feed, and format characters that reorder text."""
 
 
+def output_options(function: F) -> F:
+    """``--output`` and ``--json``. The verb gets ``as_json``: whether data are asked for, as JSON or as YAML."""
+    function = click.option("--json", "as_json", is_flag=True, callback=_is_data, help="The same as --output json.")(
+        function
+    )
+    return click.option(
+        "-o", "--output",
+        type=click.Choice(tuple(OUTPUTS)),
+        expose_value=False,
+        is_eager=True,
+        callback=_keep_output,
+        help="Form of what is printed; wide cuts no cell on a terminal.  [default: table]",
+    )(function)  # fmt: skip
+
+
+def _keep_output(ctx: click.Context, _: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        ctx.meta[_OUTPUT] = value
+
+
+def _is_data(ctx: click.Context, _: click.Parameter, value: bool) -> bool:
+    given = ctx.meta.get(_OUTPUT)
+    if value and given not in (None, "json"):
+        raise click.UsageError(f"--json is --output json, and --output {given} was given, too: give one of them.")
+    return value or given in ("json", "yaml")
+
+
+def output() -> str:
+    """The form of output that was asked for: one of :data:`OUTPUTS`."""
+    context = click.get_current_context(silent=True)
+    return str(context.meta.get(_OUTPUT, "table")) if context is not None else "table"
+
+
 def print_json(value: Any) -> None:
-    """Print an answer as JSON."""
-    click.echo(json_text(value, indent=2))
+    """Print an answer as JSON, or as YAML where that was asked for."""
+    click.echo(yaml_text(value) if output() == "yaml" else json_text(value, indent=2))
 
 
 def print_json_line(value: Any) -> None:
-    """Print a value as JSON in one line."""
-    click.echo(json_text(value))
+    """Print one of several values: as JSON in one line, or as a document of YAML where that was asked for."""
+    click.echo(f"---\n{yaml_text(value)}" if output() == "yaml" else json_text(value))
+
+
+def yaml_text(value: Any) -> str:
+    """Return data as YAML that holds no control character, C1 and bidirectional ones included."""
+    import yaml  # takes a while, and few ask for it
+
+    text = str(yaml.safe_dump(value, allow_unicode=True, sort_keys=False, width=WIDTH)).rstrip("\n")
+    if _NOT_SHOWN.search(text):
+        text = str(yaml.safe_dump(value, allow_unicode=False, sort_keys=False, width=WIDTH)).rstrip("\n")
+    return text.removesuffix("\n...")
 
 
 def json_text(value: Any, indent: int | None = None, default: Callable[[Any], Any] | None = None) -> str:
@@ -53,9 +120,47 @@ def escaped(text: str) -> str:
 
 
 def print_table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Columns, as wide as they need to be. Control characters are shown, not sent to the terminal."""
-    for number, line in enumerate(table_lines(heads, rows)):
-        click.echo(click.style(line, bold=True) if number == 0 else line)
+    """Print rows in columns, or with tabs where that was asked for.
+
+    A column is as wide as it needs to be. On a terminal the widest are cut until a line fits, the first one last. A
+    file or a pipe gets all of it. Control characters are shown, not sent to the terminal.
+    """
+    cells = [[printable(cell) for cell in row] for row in rows]
+    if output() == "tsv":
+        for line in (heads, *cells):
+            click.echo("\t".join(line))
+        return
+    if output() == "table" and sys.stdout.isatty():
+        cells = fitted(heads, cells, shutil.get_terminal_size((WIDTH, 24)).columns)
+    state = heads.index("STATE") if "STATE" in heads else None
+    for number, line in enumerate(table_lines(heads, cells)):
+        if number == 0:
+            click.echo(click.style(line, bold=True))
+        elif state is not None and (word := cells[number - 1][state]) in COLORS:
+            at = sum(max(len(row[column]) for row in (heads, *cells)) + 2 for column in range(state))
+            click.echo(line[:at] + click.style(word, fg=COLORS[word]) + line[at + len(word) :])
+        else:
+            click.echo(line)
+
+
+def fitted(heads: Sequence[str], cells: Sequence[Sequence[str]], columns: int) -> list[list[str]]:
+    """Return the cells of a table, cut so that its lines have at most so many columns.
+
+    The widest column gives way first, and the first column last; no column gets less than its head needs, or
+    :data:`CELL_MIN`. So a line can still be too long.
+    """
+    widths = [max(len(line[column]) for line in (heads, *cells)) for column in range(len(heads))]
+    least = [min(width, max(CELL_MIN, len(head))) for width, head in zip(widths, heads, strict=True)]
+    for candidates in (range(1, len(heads)), range(len(heads))):
+        while sum(widths) + 2 * (len(heads) - 1) > columns:
+            widest = max(candidates, key=lambda column: widths[column] - least[column], default=None)
+            if widest is None or widths[widest] <= least[widest]:
+                break
+            widths[widest] -= 1
+    return [
+        [cell if len(cell) <= width else f"{cell[: width - 1]}…" for cell, width in zip(line, widths, strict=True)]
+        for line in cells
+    ]
 
 
 def table_lines(heads: Sequence[str], rows: Iterable[Sequence[Any]], right: frozenset[int] = frozenset()) -> list[str]:
@@ -99,7 +204,7 @@ class Progress:
         if self._as_json:
             text = json_text(found)
             if text != self._said:
-                click.echo(text)
+                print_json_line(found)
                 sys.stdout.flush()
             self._said = text
         elif self._redraws:

@@ -7,11 +7,29 @@ import re
 from datetime import UTC, datetime
 from typing import Any
 
+import click
 import pytest
+import yaml
+from click.testing import CliRunner
 
 from gateway import terminal
 from gateway.commands import Failure
-from gateway.terminal import Progress, bar, escaped, json_text, note, table_lines
+from gateway.terminal import (
+    COLORS,
+    OUTPUTS,
+    Progress,
+    bar,
+    escaped,
+    fitted,
+    json_text,
+    note,
+    output_options,
+    print_json,
+    print_json_line,
+    print_table,
+    table_lines,
+    yaml_text,
+)
 from gateway.validation import ago
 
 NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
@@ -49,6 +67,94 @@ def test_as_json_each_object_that_is_new_is_a_line_on_stdout(capsys: Any) -> Non
 def test_columns_are_as_wide_as_they_need_to_be_and_numbers_end_under_each_other() -> None:
     lines = table_lines(("NAME", "N"), [("a", 1), ("long name", 1_000), (None, True)], frozenset({1}))
     assert lines == ["NAME          N", "a             1", "long name  1000", "-           yes"]
+
+
+@click.command()
+@output_options
+def rows(as_json: bool) -> None:
+    """A verb with a table."""
+    if as_json:
+        print_json({"rows": [{"name": "a b", "state": "no"}]})
+    else:
+        print_table(("NAME", "STATE", "REASON"), [("a\tb", "error", None), ("c", "odd", "x" * 100)])
+
+
+def printed(*options: str) -> str:
+    result = CliRunner().invoke(rows, options)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_a_table_that_goes_into_a_file_is_whole() -> None:
+    assert printed() == printed("--output", "wide") == printed("-o", "table")
+    assert printed().splitlines()[2] == "c     odd    " + "x" * 100
+
+
+def test_with_tabs_a_cell_is_one_field() -> None:
+    assert [line.split("\t") for line in printed("-o", "tsv").splitlines()] == [
+        ["NAME", "STATE", "REASON"], ["a\\tb", "error", "-"], ["c", "odd", "x" * 100],
+    ]  # fmt: skip
+
+
+def test_data_are_json_or_yaml() -> None:
+    assert printed("--json") == printed("-o", "json") == printed("-o", "json", "--json")
+    assert json.loads(printed("--json")) == yaml.safe_load(printed("-o", "yaml"))
+    assert printed("-o", "yaml") == "rows:\n- name: a b\n  state: 'no'\n"
+
+
+def test_two_forms_at_once_are_refused() -> None:
+    result = CliRunner().invoke(rows, ["--json", "-o", "yaml"])
+    assert result.exit_code == 2
+    assert "give one of them" in result.stderr
+    unknown = CliRunner().invoke(rows, ["-o", "xml"])
+    assert unknown.exit_code == 2
+    assert all(name in unknown.stderr for name in OUTPUTS)
+
+
+@pytest.mark.parametrize(
+    "value", ["\x1b[2J", "a\u202eb", "\x85", "\x9b0m", "no", "1e3", "ü", "2026-01-01", "", None, [], {}]
+)
+def test_yaml_says_what_json_says_and_sends_nothing_to_the_terminal(value: Any) -> None:
+    text = yaml_text({"a": [value]})
+    assert yaml.safe_load(text) == {"a": [value]}
+    assert text == escaped(text)
+
+
+def test_several_values_are_documents_of_yaml(capsys: Any) -> None:
+    with click.Context(rows) as context:
+        context.meta["gateway.output"] = "yaml"
+        print_json_line({"n": 1})
+        print_json_line("two")
+    assert list(yaml.safe_load_all(capsys.readouterr().out)) == [{"n": 1}, "two"]
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80])
+def test_on_a_terminal_long_cells_give_way_and_the_first_one_last(columns: int) -> None:
+    heads, cells = ("NAME", "STATE", "REASON"), [["orders-of-today", "paused", "r" * 200], ["b", "error", "short"]]
+    cut = fitted(heads, cells, columns)
+    assert max(map(len, table_lines(heads, cut))) == columns
+    assert [line[:2] for line in cut] == [line[:2] for line in cells]
+    assert cut[0][2].endswith("r…")
+    assert cut[1] == cells[1]
+
+
+def test_no_cell_is_cut_to_nothing() -> None:
+    cut = fitted(("A", "LONG HEAD"), [["a" * 50, "b" * 50]], 1)
+    assert cut == [["aaaaaaa…", "bbbbbbbb…"]]
+
+
+def test_a_state_has_a_color_on_a_terminal_unless_none_is_wanted(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr(terminal.sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = {}
+    for color in (True, False):
+        with click.Context(rows, color=color):
+            print_table(("NAME", "STATE", "REASON"), [("a", "error", ""), ("b", "running", ""), ("c", "odd", "")])
+        shown[color] = capsys.readouterr().out
+    assert "a     \x1b[31merror\x1b[0m" in shown[True]
+    assert "b     \x1b[32mrunning\x1b[0m" in shown[True]
+    assert click.unstyle(shown[True]) == shown[False]
+    assert set(COLORS.values()) == {"green", "yellow", "red"}
 
 
 def test_what_would_move_the_cursor_is_shown() -> None:

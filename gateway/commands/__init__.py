@@ -16,7 +16,7 @@ from difflib import get_close_matches
 from importlib import import_module
 from traceback import format_exception
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import click
 
@@ -82,6 +82,22 @@ VERBS: Mapping[str, tuple[str, str]] = {
 """Verb -> where it is, what it does. In the order in which somebody new would need them."""
 
 
+REACH: Final[Mapping[str, tuple[str, str]]] = {
+    "url": ("URL", "Where the gateway is; without it, on this machine at port 8080."),
+    "api-key": ("KEY", "API key, where the gateway has any."),
+    "ca": ("FILE", "Authorities that may sign the gateway's certificate (PEM); without it, the public ones."),
+    "cert": ("FILE", "Certificate to show to a gateway that asks for one (PEM)."),
+    "key": ("FILE", "Key of --cert (PEM), where it is not in that file."),
+}
+"""Option that every verb takes that asks a running gateway -> its value, and what it is. Help pages of verbs name the
+first alone."""
+
+
+def variable_of(option: str) -> str:
+    """The environment variable of one of :data:`REACH`."""
+    return f"GATEWAY_{option.upper().replace('-', '_')}"
+
+
 class Failure(click.ClickException):
     """A verb that did not do what it was asked; its text goes to stderr."""
 
@@ -126,6 +142,13 @@ class Verbs(click.Group):
         """The table, without importing any verb."""
         with formatter.section("Verbs"):
             formatter.write_dl([(verb, text) for verb, (_, text) in VERBS.items()])
+        with formatter.section("Options to reach a gateway"):
+            formatter.write_dl(
+                [
+                    (f"--{name} {kind}", f"{text}  [env var: {variable_of(name)}]")
+                    for name, (kind, text) in REACH.items()
+                ]
+            )
         with formatter.section("Exit status"):
             formatter.write_dl([(str(status), text) for status, text in EXIT_STATUS.items()])
 

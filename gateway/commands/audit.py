@@ -13,7 +13,7 @@ from gateway.commands.client import note, print_json
 from gateway.commands.options import config_option, data_dir_option
 from gateway.exits import DAMAGED
 from gateway.runtime.clock import clock
-from gateway.terminal import json_text
+from gateway.terminal import json_text, output_options
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -94,7 +94,7 @@ class _RowsType(click.ParamType[range]):
     "--accept", "accepted", type=_RowsType(), multiple=True,
     help="Rows that you know about: of an earlier release, or a finding that was looked into. May be repeated.",
 )  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@output_options
 @config_option
 @data_dir_option
 def verify_audit(

@@ -11,7 +11,7 @@ import click
 from gateway.commands import Failure
 from gateway.commands.options import config_option, data_dir_option
 from gateway.runtime.clock import clock
-from gateway.terminal import note, print_json_line
+from gateway.terminal import note, output_options, print_json_line
 
 if TYPE_CHECKING:
     from gateway.config import Config
@@ -31,7 +31,7 @@ POSTGRESQL = (
     metavar="SECONDS",
     help="Make the backup again after this many seconds, until the command is ended.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@output_options
 @config_option
 @data_dir_option
 def backup(file: Path, follow: float | None, as_json: bool, config: str | None, data_dir: str | None) -> None:

@@ -17,8 +17,8 @@ from urllib.parse import quote
 import click
 
 from gateway.access.scopes import DEFAULT_EXCHANGE
-from gateway.commands import FAILED, NOT_FOUND, REFUSED, UNREACHABLE, USAGE, Failure
-from gateway.terminal import note, print_json, print_table, printable
+from gateway.commands import FAILED, NOT_FOUND, REACH, REFUSED, UNREACHABLE, USAGE, Failure, variable_of
+from gateway.terminal import note, output_options, print_json, print_table, printable
 from gateway.validation import culprits
 
 if TYPE_CHECKING:
@@ -92,37 +92,33 @@ def tls_files() -> Tls:
 
 
 def client_options(function: F) -> F:
-    """``--url``, ``--api-key``, ``--json``, which the verb gets, and ``--ca``, ``--cert`` and ``--key``, which
-    :class:`ApiClient` finds without help."""
+    """``--url``, ``--api-key``, ``--output`` and ``--json``, which the verb gets, and ``--ca``, ``--cert`` and
+    ``--key``, which :class:`ApiClient` finds without help.
+
+    ``gateway --help`` describes how to reach a gateway; the help of a verb shows one line of that."""
     for option in (
         *(
             click.option(
                 f"--{name}",
                 f"{TLS_OPTION}{name}",
-                envvar=f"GATEWAY_{name.upper()}",
-                show_envvar=True,
-                metavar="FILE",
-                help=text,
+                envvar=variable_of(name),
+                metavar=REACH[name][0],
+                help=REACH[name][1],
+                hidden=True,
                 expose_value=False,
                 callback=_keep,
             )
-            for name, text in (
-                ("key", "Key of --cert (PEM), where it is not in that file."),
-                ("cert", "Certificate to show to a gateway that asks for one (PEM)."),
-                ("ca", "Authorities that may sign the gateway's certificate (PEM); without it, the public ones."),
-            )
+            for name in ("key", "cert", "ca")
         ),
-        click.option("--json", "as_json", is_flag=True, help="Print JSON, exactly as the API answers."),
-        click.option(
-            "--api-key", envvar="GATEWAY_API_KEY", show_envvar=True, help="API key, where the gateway has any."
-        ),
+        output_options,
+        click.option("--api-key", envvar=variable_of("api-key"), help=REACH["api-key"][1], hidden=True),
         click.option(
             "--url",
-            envvar="GATEWAY_URL",
+            envvar=variable_of("url"),
             default=DEFAULT_URL,
             show_default=True,
             show_envvar=True,
-            help="Where the gateway is.",
+            help="Where the gateway is. `gateway --help` has --api-key and what TLS needs.",
         ),
     ):
         function = option(function)

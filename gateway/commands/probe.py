@@ -13,7 +13,7 @@ from urllib.parse import quote, urlsplit
 import click
 
 from gateway.commands import DONE, REFUSED, UNREACHABLE
-from gateway.terminal import note
+from gateway.terminal import note, output_options
 
 if TYPE_CHECKING:
     from gateway.upstreams import Probe
@@ -36,7 +36,7 @@ KNOWN: Final = "guest"
     metavar="FILE",
     help="File with the password, in its first line; - is standard input.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@output_options
 @click.pass_context
 def probe(ctx: click.Context, url: str, timeout: float, ca_file: str, password_file: str | None, as_json: bool) -> None:
     """Try each AMQP version on the broker at URL, and say what it speaks.

@@ -17,7 +17,7 @@ import click
 from gateway.commands import Failure
 from gateway.commands.options import config_option, data_dir_option
 from gateway.runtime.clock import clock
-from gateway.terminal import note, print_json
+from gateway.terminal import note, output_options, print_json
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -52,7 +52,7 @@ class Restored(NamedTuple):
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 @click.option("--replace", is_flag=True, help="Set a ledger aside that is there; without this it is refused.")
 @click.option("--dry-run", is_flag=True, help="Only check.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@output_options
 @config_option
 @data_dir_option
 def restore(

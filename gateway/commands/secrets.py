@@ -13,6 +13,7 @@ from gateway.commands import PARTLY_DONE, Failure
 from gateway.commands.client import note, print_json, print_table
 from gateway.commands.options import config_option, data_dir_option
 from gateway.runtime.threads import threads
+from gateway.terminal import output_options
 
 if TYPE_CHECKING:
     from gateway.ledger import Ledger
@@ -78,7 +79,7 @@ async def _with(config: str | None, data_dir: str | None, work: Callable[[Ledger
 
 
 @secrets.command("list")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@output_options
 @config_option
 @data_dir_option
 def list_secrets(as_json: bool, config: str | None, data_dir: str | None) -> None:

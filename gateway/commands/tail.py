@@ -19,7 +19,7 @@ from gateway.commands.bridges import moment
 from gateway.commands.client import ApiClient, client_options, note, printable, unreachable
 from gateway.commands.messages import TIME_HELP, detail_text
 from gateway.runtime.backoff import Backoff
-from gateway.terminal import json_text
+from gateway.terminal import print_json_line
 
 SILENCE = 45.0
 """How long the gateway may say nothing, in seconds; it speaks every 15."""
@@ -66,7 +66,10 @@ def tail(
     left = count
     with suppress(KeyboardInterrupt):  # how one ends what does not end
         for event in events(ApiClient(url, api_key), query, follow):
-            click.echo(json_text(event) if as_json else line(event))
+            if as_json:
+                print_json_line(event)
+            else:
+                click.echo(line(event))
             sys.stdout.flush()
             if left is not None:
                 left -= 1

@@ -8,6 +8,7 @@ help costs nothing.
 from __future__ import annotations
 
 import inspect
+import json
 import signal
 import sys
 from collections.abc import Callable, Mapping
@@ -20,7 +21,7 @@ import click
 
 from gateway.exits import DONE, EXIT_STATUS
 from gateway.pipeline.jobs.base import JOBS, Option
-from gateway.terminal import escaped, json_text, note, print_json, print_table
+from gateway.terminal import escaped, json_text, note, output_options, print_json, print_json_line, print_table
 from gateway.validation import ago
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def pipeline_options(function: F) -> F:
     return function
 
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
+json_option = output_options
 
 RUN_OPTIONS: Final = (
     click.option("--master", metavar="URL", help="Where Spark runs: local[*], spark://HOST:PORT (pipeline.master)."),
@@ -368,7 +369,7 @@ def _run(
     if html is not None and not ended.repeated:
         _write(Path(html), report(title, ended.outcome.reports))
     if as_json:
-        click.echo(json_text(runs.as_dict(job, ended), default=str))
+        print_json_line(json.loads(json_text(runs.as_dict(job, ended), default=str)))
     else:
         if ended.outcome.reports:
             click.echo(escaped(text_of(title, ended.outcome.reports)))

@@ -29,7 +29,7 @@ import click
 
 from gateway.commands.options import config_option, data_dir_option
 from gateway.runtime.threads import threads
-from gateway.terminal import escaped
+from gateway.terminal import escaped, output_options
 
 if TYPE_CHECKING:
     from gateway.commands.doctor.findings import Finding, Report
@@ -52,7 +52,7 @@ INDENT = " " * 6
               help="How long each step over the network may take.")  # fmt: skip
 @click.option("--strict", is_flag=True, help="A warning, too, ends with a status that is not 0.")
 @click.option("--quiet", is_flag=True, help="Leave out what is well.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@output_options
 @click.pass_context
 def doctor(
     ctx: click.Context,

@@ -16,7 +16,7 @@ import msgspec
 
 from gateway.exits import DAMAGED, DONE
 from gateway.pipeline.schema import COLUMNS, MESSAGES
-from gateway.terminal import note, print_json, print_table
+from gateway.terminal import note, output_options, print_json, print_table
 
 if TYPE_CHECKING:
     from gateway.pipeline.archive.table import ArchiveTable
@@ -26,7 +26,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def _options(function: F) -> F:
     for option in (
-        click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line."),
+        output_options,
         click.option("--storage", metavar="FOLDER", help="Where the archive is (pipeline.storage)."),
         click.option("--config", envvar="GATEWAY_CONFIG", show_envvar=True, metavar="FILE",
                      help="Configuration file (TOML); its [pipeline] counts."),
