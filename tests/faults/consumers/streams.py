@@ -41,15 +41,17 @@ class Stream(Consumers):
         brought: list[Reception] = []
         waiting: asyncio.Queue[tuple[str, Reception]] = asyncio.Queue()
         settling = asyncio.create_task(self._settle_on_the_side(http, waiting))
+        ended: float | None = None
         try:
             async with aclosing(self._messages()) as messages:
                 async for message in messages:
                     [held] = self.received([message], time.monotonic() + DEADLINE - _BUFFERED)
                     brought.append(held[1])
                     waiting.put_nowait(held)
+                ended = time.monotonic()  # its leases end with it; settling them may take longer
                 await waiting.join()
         finally:
-            now = time.monotonic()
+            now = time.monotonic() if ended is None else ended
             for reception in brought:
                 reception.ends = min(now, reception.ends or now)
             settling.cancel()
