@@ -163,8 +163,8 @@ ADVICE: Final[Mapping[MessageState, tuple[Step, ...]]] = {
         Step("Wait for the consumer, or for the end of its lease.", "gateway tail --message {id}"),
     ),
     MessageState.RELEASED: (Step("Take it.", "gateway pull {subscription}"),),
-    MessageState.PREPARED: (Step("See how the bridge does.", "gateway bridge {bridge}"),),
-    MessageState.FORWARDED: (Step("See how the bridge does.", "gateway bridge {bridge}"),),
+    MessageState.PREPARED: (Step("See how the bridge does.", "gateway bridges watch {bridge}"),),
+    MessageState.FORWARDED: (Step("See how the bridge does.", "gateway bridges watch {bridge}"),),
     MessageState.DEAD_LETTERED: (
         Step("See how many dead letters its queue holds.", "gateway queues show {dead_broker} {dead_queue}"),
         Step(
@@ -209,7 +209,7 @@ WAITS: Final[Mapping[str, tuple[str, Step]]] = {
     ),
     "queue_unreadable": (
         "The subscription {subscription} cannot read its queue",
-        Step("See how the subscription does.", "gateway subscriptions get {subscription}"),
+        Step("See how the subscription does.", "gateway subscriptions show {subscription}"),
     ),
     "subscription_paused": (
         "The subscription {subscription} is paused",
@@ -221,7 +221,7 @@ WAITS: Final[Mapping[str, tuple[str, Step]]] = {
     ),
     "not_running": (
         "No process pushes the subscription {subscription} now",
-        Step("See how the subscription does.", "gateway subscriptions get {subscription}"),
+        Step("See how the subscription does.", "gateway subscriptions show {subscription}"),
     ),
     "not_pulled": (
         "It waits until somebody pulls the subscription {subscription}",
@@ -439,7 +439,7 @@ def _delivery_steps(delivery: BacklogEntry) -> list[Step]:
             Step("Give it up for good.", f"gateway dlq purge {key}"),
         ]
     return [
-        Step("See how the subscription does.", f"gateway subscriptions get {name}"),
+        Step("See how the subscription does.", f"gateway subscriptions show {name}"),
         Step("See what happens to it.", f"gateway tail --subscription {name}"),
     ]
 

@@ -58,8 +58,7 @@ VERBS: Mapping[str, tuple[str, str]] = {
     "pull": ("gateway.commands.pull:pull", "Take messages from a subscription or a queue."),
     "subscriptions": ("gateway.commands.subscriptions:subscriptions", "Show, put, pause and delete subscriptions."),
     "explain": ("gateway.commands.explain:explain", "Say what a message becomes in another version."),
-    "bridges": ("gateway.commands.bridges:bridges", "Show, put, steer, compare and delete bridges between brokers."),
-    "bridge": ("gateway.commands.bridge:bridge", "Watch a bridge at work."),
+    "bridges": ("gateway.commands.bridge:bridges", "Show, put, watch, steer, compare and delete bridges."),
     "budgets": ("gateway.commands.budgets:budgets", "Show budgets, and which clients hold most."),
     "taps": ("gateway.commands.taps:taps", "Show, put, pause and delete taps into the message log."),
     "fronts": ("gateway.commands.fronts:fronts", "Show fronts and their clients, and close clients."),
@@ -80,6 +79,10 @@ VERBS: Mapping[str, tuple[str, str]] = {
     ),
 }
 """Verb -> where it is, what it does. In the order in which somebody new would need them."""
+FORMER_VERBS: Mapping[str, str] = {"bridge": "gateway.commands.bridge:watch_bridge"}
+"""Verb of earlier releases -> where it is. It is in no list and no help."""
+FORMER_NAMES: Mapping[str, str] = {"get": "show"}
+"""Name of earlier releases -> what it is called in all groups now."""
 
 
 REACH: Final[Mapping[str, tuple[str, str]]] = {
@@ -110,6 +113,14 @@ class Failure(click.ClickException):
         note(f"gateway: {self.message}")
 
 
+class Noun(click.Group):
+    """The verbs of one kind of thing. Those that had another name once are still found under it."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Return a verb."""
+        return super().get_command(ctx, FORMER_NAMES.get(cmd_name, cmd_name)) or super().get_command(ctx, cmd_name)
+
+
 class Verbs(click.Group):
     """The group of all verbs, each imported when it is used."""
 
@@ -119,9 +130,9 @@ class Verbs(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import the verb."""
-        if cmd_name not in VERBS:
+        if cmd_name not in VERBS and cmd_name not in FORMER_VERBS:
             return None
-        module, _, name = VERBS[cmd_name][0].partition(":")
+        module, _, name = (FORMER_VERBS.get(cmd_name) or VERBS[cmd_name][0]).partition(":")
         command: click.Command = getattr(import_module(module), name)
         return command
 

@@ -1,4 +1,4 @@
-"""``gateway bridge NAME``: a bridge at work, as one line.
+"""``gateway bridges watch NAME``: a bridge at work, as one line.
 
 On a terminal the line is drawn over and over; elsewhere there is one line for each interval. With a condition
 (``--until-empty``, ``--count``) it ends when that holds, so that a script can wait.
@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from gateway.commands import FAILED, Failure
-from gateway.commands.bridges import bridge_path, lag_text
+from gateway.commands.bridges import bridge_path, bridges, lag_text
 from gateway.commands.client import ApiClient, client_options, printable
 from gateway.runtime.clock import clock
 from gateway.terminal import escaped, print_json_line
@@ -25,7 +25,7 @@ WIDTH = 120
 """Columns of a terminal that does not tell."""
 
 
-@click.command(short_help="Watch a bridge at work.")
+@bridges.command("watch", short_help="Watch a bridge at work.")
 @click.argument("name")
 @click.option("--once", is_flag=True, help="Show how it stands, and end.")
 @click.option(
@@ -54,7 +54,7 @@ WIDTH = 120
     help="How often it is asked.",
 )
 @client_options
-def bridge(
+def watch_bridge(
     name: str,
     once: bool,
     until_empty: bool,
@@ -72,9 +72,9 @@ def bridge(
 
     \b
     Examples:
-      gateway bridge orders
-      gateway bridge orders --until-empty --timeout 600
-      gateway bridge orders --json | jq .forwarded
+      gateway bridges watch orders
+      gateway bridges watch orders --until-empty --timeout 600
+      gateway bridges watch orders --json | jq .forwarded
     """
     client = ApiClient(url, api_key)
     screen = Screen(as_json)

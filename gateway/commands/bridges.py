@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from gateway.access.scopes import DEFAULT_EXCHANGE
-from gateway.commands import DIFFERENT, Failure
+from gateway.commands import DIFFERENT, Failure, Noun
 from gateway.commands.client import ApiClient, client_options, note, print_json, print_table, printable, segment
 from gateway.commands.settings import confirm, pages, put, read_settings, yes_option
 from gateway.validation import ago
@@ -20,11 +20,11 @@ DIGITS = 16
 """How much of a digest is shown."""
 
 
-@click.group(short_help="Show, put, steer, compare and delete bridges between brokers.")
+@click.group(cls=Noun, short_help="Show, put, watch, steer, compare and delete bridges.")
 def bridges() -> None:
     """Show, put, steer, compare and delete bridges between brokers.
 
-    `gateway bridge NAME` watches one at work.
+    `gateway bridges watch NAME` watches one at work.
     """
 
 
@@ -67,7 +67,7 @@ def list_bridges(url: str, api_key: str | None, as_json: bool) -> None:
     )
 
 
-@bridges.command("get")
+@bridges.command("show")
 @click.argument("name")
 @client_options
 def get_bridge(name: str, url: str, api_key: str | None, as_json: bool) -> None:
@@ -75,7 +75,7 @@ def get_bridge(name: str, url: str, api_key: str | None, as_json: bool) -> None:
 
     \b
     Example:
-      gateway bridges get orders
+      gateway bridges show orders
     """
     print_bridge(ApiClient(url, api_key).ask("GET", bridge_path(name)), as_json)
 

@@ -125,8 +125,11 @@ def client_options(function: F) -> F:
     return function
 
 
-def status_of(status: int) -> int:
-    """The exit status of an HTTP status that is no success."""
+def status_of(status: int, code: str = "") -> int:
+    """The exit status of an HTTP status that is no success, and of the problem's code: a value of an option that the
+    gateway does not take is wrong usage, as one that is found here."""
+    if code == "invalid_parameter":
+        return USAGE
     if status == 404:
         return NOT_FOUND
     if status == 503:
@@ -249,7 +252,8 @@ class ApiClient:
         if answer.is_success:
             return value
         problem = value if isinstance(value, dict) else {}
-        raise Failure(problem_text(answer.status_code, problem), status_of(answer.status_code))
+        status = status_of(answer.status_code, str(problem.get("code")))
+        raise Failure(problem_text(answer.status_code, problem), status)
 
 
 def unreachable(url: str, error: Exception) -> Failure:

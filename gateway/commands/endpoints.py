@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from gateway.commands import REFUSED, Failure
+from gateway.commands import REFUSED, Failure, Noun
 from gateway.commands.client import ApiClient, client_options, note, print_json, print_table, printable, segment
 from gateway.commands.settings import confirm, exists, pages, read_settings, yes_option
 
@@ -16,7 +16,7 @@ TEST_WAIT = 300.0
 """How long a test may take, in seconds: the longest deadline of an endpoint."""
 
 
-@click.group(short_help="Show, put, test, steer and delete webhook endpoints.")
+@click.group(cls=Noun, short_help="Show, put, test, steer and delete webhook endpoints.")
 def endpoints() -> None:
     """Show, put, test, steer and delete the endpoints that messages are pushed to.
 
@@ -59,7 +59,7 @@ def list_endpoints(url: str, api_key: str | None, as_json: bool) -> None:
     )
 
 
-@endpoints.command("get")
+@endpoints.command("show")
 @click.argument("name")
 @client_options
 def get_endpoint(name: str, url: str, api_key: str | None, as_json: bool) -> None:
@@ -67,7 +67,7 @@ def get_endpoint(name: str, url: str, api_key: str | None, as_json: bool) -> Non
 
     \b
     Example:
-      gateway endpoints get shop
+      gateway endpoints show shop
     """
     print_endpoint(ApiClient(url, api_key).ask("GET", endpoint_path(name)), as_json)
 

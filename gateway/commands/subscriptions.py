@@ -7,11 +7,12 @@ from typing import Any
 
 import click
 
+from gateway.commands import Noun
 from gateway.commands.client import ApiClient, client_options, note, print_json, print_table, printable, segment
 from gateway.commands.settings import confirm, exists, pages, read_settings, yes_option
 
 
-@click.group(short_help="Show, put, pause and delete subscriptions.")
+@click.group(cls=Noun, short_help="Show, put, pause and delete subscriptions.")
 def subscriptions() -> None:
     """Show, put, pause and delete subscriptions: queues made available to consumers.
 
@@ -54,7 +55,7 @@ def list_subscriptions(url: str, api_key: str | None, as_json: bool) -> None:
     )
 
 
-@subscriptions.command("get")
+@subscriptions.command("show")
 @click.argument("name")
 @client_options
 def get_subscription(name: str, url: str, api_key: str | None, as_json: bool) -> None:
@@ -62,7 +63,7 @@ def get_subscription(name: str, url: str, api_key: str | None, as_json: bool) ->
 
     \b
     Example:
-      gateway subscriptions get billing
+      gateway subscriptions show billing
     """
     print_subscription(ApiClient(url, api_key).ask("GET", subscription_path(name)), as_json)
 

@@ -6,12 +6,13 @@ from typing import Any
 
 import click
 
+from gateway.commands import Noun
 from gateway.commands.bridges import print_state, source_text
 from gateway.commands.client import ApiClient, client_options, note, print_json, print_table, segment
 from gateway.commands.settings import confirm, pages, put, read_settings, yes_option
 
 
-@click.group(short_help="Show, put, pause and delete taps into the message log.")
+@click.group(cls=Noun, short_help="Show, put, pause and delete taps into the message log.")
 def taps() -> None:
     """Show, put, pause and delete taps: what they take from a queue is in the message log, for any readers."""
 
@@ -53,7 +54,7 @@ def list_taps(url: str, api_key: str | None, as_json: bool) -> None:
     )
 
 
-@taps.command("get")
+@taps.command("show")
 @click.argument("name")
 @client_options
 def get_tap(name: str, url: str, api_key: str | None, as_json: bool) -> None:
@@ -61,7 +62,7 @@ def get_tap(name: str, url: str, api_key: str | None, as_json: bool) -> None:
 
     \b
     Example:
-      gateway taps get audit
+      gateway taps show audit
     """
     tap = ApiClient(url, api_key).ask("GET", tap_path(name))
     if as_json:

@@ -119,13 +119,13 @@ def test_a_way_over_brokers_and_versions() -> None:
          "It is dead for the subscription billing, after 3 attempts; the ledger keeps it. The last time: no such order,"
          " HTTP status 422.", f"gateway dlq redrive {id_text(OTHER)}"),
         ({"out": True, "due_in": 5.0}, "A consumer of billing has it (attempt 3), until 2027-01-15T08:00:00Z.",
-         "gateway subscriptions get billing"),
+         "gateway subscriptions show billing"),
         ({"out": True, "due_in": -5.0, "attempt": 1},
          "The ledger owes it to the subscription billing, after one attempt; next at once.",
-         "gateway subscriptions get billing"),
+         "gateway subscriptions show billing"),
         ({"due_in": 60.0, "attempt": 0, "reason": {"error": "timed out"}},
          "The ledger owes it to the subscription billing, after no attempt; next at 2027-01-15T08:00:00Z. The last"
-         " time: timed out.", "gateway subscriptions get billing"),
+         " time: timed out.", "gateway subscriptions show billing"),
     ],
 )  # fmt: skip
 def test_what_is_owed_is_told_before_the_state(fields: dict[str, Any], now: str, command: str) -> None:

@@ -28,7 +28,7 @@ def watch(run: Run, canned: Canned) -> Watch:
     def watch(states: list[dict[str, Any]], *options: str) -> Any:
         left = [json.dumps(IDLE | state).encode() for state in states]
         canned.body_of = lambda: left.pop(0) if len(left) > 1 else left[0]
-        return run("bridge", "orders", "--url", canned.url, "--interval", "0.1", *options)
+        return run("bridges", "watch", "orders", "--url", canned.url, "--interval", "0.1", *options)
 
     return watch
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 
 import click
@@ -45,6 +46,20 @@ def test_a_problem_is_told_and_has_its_exit_status(run: Run, canned: Canned, htt
         "  payload: too long",
         "  The message is 0197.",
     ]
+
+
+def test_a_value_that_the_gateway_does_not_take_is_wrong_usage(run: Run, canned: Canned) -> None:
+    canned.answer(422, {**PROBLEM, "code": "invalid_parameter"})
+    assert run("brokers", "--url", canned.url).exit_code == commands.USAGE
+
+
+@pytest.mark.parametrize(
+    ("former", "group"), [("bridge orders --once", ""), ("bridges get orders", "bridges"), ("taps get x", "taps")]
+)
+def test_former_names_still_work_and_are_in_no_list(run: Run, canned: Canned, former: str, group: str) -> None:
+    canned.answer(404, {**PROBLEM, "code": "not_found"})
+    assert run(*former.split(), "--url", canned.url).exit_code == commands.NOT_FOUND
+    assert not re.search(r"^  (bridge|get)  ", run(*group.split(), "--help").stdout, re.MULTILINE)
 
 
 def test_without_a_culprit_there_is_advice(run: Run, canned: Canned) -> None:

@@ -83,7 +83,7 @@ def test_statistics(ask: Ask) -> None:
     assert heads == ["HOUR", "KIND", "SUBSCRIPTION", "EVENTS", "OCTETS"]
     assert json.loads(ask("statistics", "--until", "2020-01-01T00:00:00Z", "--json").stdout) == {"hours": []}
     wrong = ask("statistics", "--kind", "comfirmed")
-    assert (wrong.exit_code, "kind: 'comfirmed' is not one of " in wrong.stderr) == (commands.REFUSED, True)
+    assert (wrong.exit_code, "kind: 'comfirmed' is not one of " in wrong.stderr) == (commands.USAGE, True)
 
 
 def test_what_is_not_there_is_told_before_a_question(ask: Ask) -> None:
