@@ -133,11 +133,11 @@ def print_table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     if output() == "table" and sys.stdout.isatty():
         cells = fitted(heads, cells, shutil.get_terminal_size((WIDTH, 24)).columns)
     state = heads.index("STATE") if "STATE" in heads else None
+    at = sum(max(len(row[column]) for row in (heads, *cells)) + 2 for column in range(state or 0))
     for number, line in enumerate(table_lines(heads, cells)):
         if number == 0:
             click.echo(click.style(line, bold=True))
         elif state is not None and (word := cells[number - 1][state]) in COLORS:
-            at = sum(max(len(row[column]) for row in (heads, *cells)) + 2 for column in range(state))
             click.echo(line[:at] + click.style(word, fg=COLORS[word]) + line[at + len(word) :])
         else:
             click.echo(line)
