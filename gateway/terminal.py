@@ -23,8 +23,8 @@ WIDTH = 120
 BAR = 30
 """Columns of the bar."""
 OUTPUTS: Final[Mapping[str, str]] = {
-    "table": "for people; on a terminal, long cells are cut so that a line fits",
-    "wide": "the same, with all cells whole",
+    "table": "for people; on a terminal, long texts are cut and columns left out so that a line fits",
+    "wide": "the same, with all columns and whole texts",
     "json": "as the API answers",
     "yaml": "the same as YAML",
     "tsv": "tables with a tab between cells, for cut and awk",
@@ -43,6 +43,9 @@ COLORS: Final[Mapping[str, str]] = {
 """State -> its color on a terminal. Other states have none."""
 CELL_MIN: Final = 8
 """No cell is cut to fewer columns."""
+_BELOW_A_SECOND: Final = re.compile(r"(?<=T\d\d:\d\d:\d\d)\.\d+(?=Z$)")
+_WHOLE: Final = re.compile(r"-?|yes|no|-?[\d,.]+( ?%|/s| ?[kMGT]i?B| s)?|\d{4}-\d\d-\d\d.*")
+"""A number, a time, or nothing."""
 _OUTPUT: Final = "gateway.output"
 """Where click's context has the form of output."""
 F = TypeVar("F", bound=Callable[..., Any])
@@ -122,16 +125,19 @@ def escaped(text: str) -> str:
 def print_table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Print rows in columns, or with tabs where that was asked for.
 
-    A column is as wide as it needs to be. On a terminal the widest are cut until a line fits, the first one last. A
-    file or a pipe gets all of it. Control characters are shown, not sent to the terminal.
+    A column is as wide as it needs to be. On a terminal a table is made to fit (:func:`fitted`); a file or a pipe gets
+    all of it. Control characters are shown, not sent to the terminal.
     """
-    cells = [[printable(cell) for cell in row] for row in rows]
+    cells: Sequence[Sequence[str]] = [[printable(cell) for cell in row] for row in rows]
     if output() == "tsv":
         for line in (heads, *cells):
             click.echo("\t".join(line))
         return
     if output() == "table" and sys.stdout.isatty():
-        cells = fitted(heads, cells, shutil.get_terminal_size((WIDTH, 24)).columns)
+        shown, cells = fitted(heads, cells, shutil.get_terminal_size((WIDTH, 24)).columns)
+        if left_out := heads[len(shown) :]:
+            note(f"Left out for want of room: {', '.join(left_out)}. --output wide shows all.")
+        heads = shown
     state = heads.index("STATE") if "STATE" in heads else None
     at = sum(max(len(row[column]) for row in (heads, *cells)) + 2 for column in range(state or 0))
     for number, line in enumerate(table_lines(heads, cells)):
@@ -143,24 +149,43 @@ def print_table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
             click.echo(line)
 
 
-def fitted(heads: Sequence[str], cells: Sequence[Sequence[str]], columns: int) -> list[list[str]]:
-    """Return the cells of a table, cut so that its lines have at most so many columns.
+def fitted(
+    heads: Sequence[str], cells: Sequence[Sequence[str]], columns: int
+) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    """Return heads and cells of a table whose lines have at most so many columns of the terminal, if they can.
 
-    The widest column gives way first, and the first column last; no column gets less than its head needs, or
-    :data:`CELL_MIN`. So a line can still be too long.
+    Times lose the part below a second first. Then text is cut, the widest first, to what its head needs, or
+    :data:`CELL_MIN`. At last columns are left out, from the right. Names, states, times and numbers are never cut: half
+    of them says something else.
     """
-    widths = [max(len(line[column]) for line in (heads, *cells)) for column in range(len(heads))]
-    least = [min(width, max(CELL_MIN, len(head))) for width, head in zip(widths, heads, strict=True)]
-    for candidates in (range(1, len(heads)), range(len(heads))):
-        while sum(widths) + 2 * (len(heads) - 1) > columns:
-            widest = max(candidates, key=lambda column: widths[column] - least[column], default=None)
-            if widest is None or widths[widest] <= least[widest]:
-                break
-            widths[widest] -= 1
-    return [
-        [cell if len(cell) <= width else f"{cell[: width - 1]}…" for cell, width in zip(line, widths, strict=True)]
+    widths = _widths(heads, cells)
+    if _length(widths) > columns:
+        cells = [[_BELOW_A_SECOND.sub("", cell) for cell in line] for line in cells]
+        widths = _widths(heads, cells)
+    least = [
+        width if column == 0 or head == "STATE" or all(_WHOLE.fullmatch(line[column]) for line in cells)
+        else min(width, max(CELL_MIN, len(head)))
+        for column, (head, width) in enumerate(zip(heads, widths, strict=True))
+    ]  # fmt: skip
+    while _length(least) > columns and len(least) > 1:
+        least.pop()
+    widths = widths[: len(least)]
+    while _length(widths) > columns and widths != least:
+        widths[max(range(len(widths)), key=lambda column: (widths[column] > least[column], widths[column]))] -= 1
+    cut = [
+        [cell if len(cell) <= width else f"{cell[: width - 1]}…" for cell, width in zip(line, widths, strict=False)]
         for line in cells
     ]
+    return heads[: len(widths)], cut
+
+
+def _widths(heads: Sequence[str], cells: Sequence[Sequence[str]]) -> list[int]:
+    return [max(len(line[column]) for line in (heads, *cells)) for column in range(len(heads))]
+
+
+def _length(widths: Sequence[int]) -> int:
+    """How many columns of the terminal a line has."""
+    return sum(widths) + 2 * (len(widths) - 1)
 
 
 def table_lines(heads: Sequence[str], rows: Iterable[Sequence[Any]], right: frozenset[int] = frozenset()) -> list[str]:

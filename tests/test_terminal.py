@@ -129,18 +129,34 @@ def test_several_values_are_documents_of_yaml(capsys: Any) -> None:
 
 
 @pytest.mark.parametrize("columns", [40, 60, 80])
-def test_on_a_terminal_long_cells_give_way_and_the_first_one_last(columns: int) -> None:
+def test_on_a_terminal_long_texts_are_cut(columns: int) -> None:
     heads, cells = ("NAME", "STATE", "REASON"), [["orders-of-today", "paused", "r" * 200], ["b", "error", "short"]]
-    cut = fitted(heads, cells, columns)
-    assert max(map(len, table_lines(heads, cut))) == columns
+    shown, cut = fitted(heads, cells, columns)
+    assert shown == heads
+    assert max(map(len, table_lines(shown, cut))) == columns
     assert [line[:2] for line in cut] == [line[:2] for line in cells]
     assert cut[0][2].endswith("r…")
     assert cut[1] == cells[1]
 
 
-def test_no_cell_is_cut_to_nothing() -> None:
-    cut = fitted(("A", "LONG HEAD"), [["a" * 50, "b" * 50]], 1)
-    assert cut == [["aaaaaaa…", "bbbbbbbb…"]]
+def test_names_states_times_and_numbers_are_never_cut() -> None:
+    heads = ("ID", "AT", "STATE", "BROKER", "OCTETS")
+    line = ["01a21b1b-e8fd-7000-9847-213f7ce8f3ad", "2026-11-27T03:45:47.794008Z", "confirmed", "b" * 30, "1,000,000"]
+    for columns in range(1, 140):
+        shown, [cut] = fitted(heads, [line], columns)
+        assert shown == heads[: len(cut)]
+        for head, before, after in zip(shown, line[: len(cut)], cut, strict=True):
+            assert head == "BROKER" or after in (before, before.replace(".794008", "")), columns
+        assert columns < 36 or len(table_lines(shown, [cut])[1]) <= columns
+
+
+def test_what_is_left_out_of_a_table_is_told(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr(terminal.sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "20")
+    print_table(("NAME", "TOTAL", "SHARE"), [("orders", "1,000,000", "250,000")])
+    told = capsys.readouterr()
+    assert click.unstyle(told.out) == "NAME    TOTAL\norders  1,000,000\n"
+    assert told.err == "Left out for want of room: SHARE. --output wide shows all.\n"
 
 
 def test_a_state_has_a_color_on_a_terminal_unless_none_is_wanted(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
