@@ -160,17 +160,21 @@ class Runner:
         except GatewayError as error:
             await self._fail(str(error))
             return
+        outcome = None
         try:
             await self._patiently(self._resume)
             while await self._chunk():
                 pass
-            await self._insist(lambda: self._end(*_outcome(self._kept.job)))
+            outcome = _outcome(self._kept.job)
         except Interrupted:
             await self._insist(self._save)
         except GatewayError as error:
-            await self._fail(str(error))
+            outcome = JobState.FAILED, str(error)
         finally:
             await self._source.close()
+        if outcome is not None:  # only now: who reads that it ended finds what was refused back in its queue
+            state, reason = outcome
+            await self._insist(lambda: self._end(state, reason))
 
     async def _resume(self) -> None:
         """What became of the chunk that was under way."""
