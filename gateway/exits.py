@@ -31,6 +31,7 @@ EXIT_STATUS: Mapping[int, str] = {
 EXIT_OF_ERROR: Mapping[type[errors.GatewayError], int] = {
     errors.ConfigurationError: USAGE,
     errors.LocalError: REFUSED,
+    errors.EncodeError: USAGE,
     errors.NotFound: NOT_FOUND,
     errors.RemoteError: REFUSED,
     errors.Unroutable: REFUSED,

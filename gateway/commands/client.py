@@ -125,10 +125,14 @@ def client_options(function: F) -> F:
     return function
 
 
+WRONG_VALUES: Final = frozenset({"invalid_parameter", "invalid_request", "invalid_value"})
+"""Codes of problems with a value of the query or of the body, which an option or a file of settings has given."""
+
+
 def status_of(status: int, code: str = "") -> int:
-    """The exit status of an HTTP status that is no success, and of the problem's code: a value of an option that the
-    gateway does not take is wrong usage, as one that is found here."""
-    if code == "invalid_parameter":
+    """The exit status of an HTTP status that is no success, and of the problem's code: a value of an option or of a
+    file that the gateway does not take is wrong usage, as one that is found here."""
+    if code in WRONG_VALUES:
         return USAGE
     if status == 404:
         return NOT_FOUND

@@ -48,8 +48,9 @@ def test_a_problem_is_told_and_has_its_exit_status(run: Run, canned: Canned, htt
     ]
 
 
-def test_a_value_that_the_gateway_does_not_take_is_wrong_usage(run: Run, canned: Canned) -> None:
-    canned.answer(422, {**PROBLEM, "code": "invalid_parameter"})
+@pytest.mark.parametrize("code", ["invalid_parameter", "invalid_request", "invalid_value"])
+def test_a_value_that_the_gateway_does_not_take_is_wrong_usage(run: Run, canned: Canned, code: str) -> None:
+    canned.answer(422, {**PROBLEM, "code": code})
     assert run("brokers", "--url", canned.url).exit_code == commands.USAGE
 
 

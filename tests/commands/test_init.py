@@ -51,7 +51,7 @@ def test_wrong_usage_is_status_2(run: Run, arguments: list[str]) -> None:
         (errors.ConfigurationError, commands.USAGE),
         (errors.NotFound, commands.NOT_FOUND),
         (errors.PreconditionFailed, commands.REFUSED),
-        (errors.EncodeError, commands.REFUSED),
+        (errors.EncodeError, commands.USAGE),
         (errors.AuthenticationFailed, commands.REFUSED),
         (errors.BrokerUnavailable, commands.UNREACHABLE),
         (errors.ProtocolMismatch, commands.UNREACHABLE),

@@ -92,5 +92,5 @@ def test_the_first_key_is_made_in_the_ledger(run: Run, tmp_path: Path) -> None:
 
     assert asyncio.run(find()).startswith("offline:")
     wrong = run("keys", "create", "root", "--scope", "root", "--offline", "--data-dir", str(tmp_path))
-    assert wrong.exit_code == 4
+    assert wrong.exit_code == 2
     assert "scopes" in wrong.stderr

@@ -111,7 +111,7 @@ def test_queues_are_shown_purged_and_deleted(ask: Gateway, queue: str) -> None:
         (["publish", "local-0-8", "amq.default", "no-such-queue"], commands.REFUSED, "unroutable"),
         (
             ["publish", "local-0-9-1", "amq.direct", "k", "--property", "expiration=soon"],
-            commands.REFUSED,
+            commands.USAGE,
             "invalid_value",
         ),
         (["pull", "nowhere"], commands.NOT_FOUND, "subscription_not_found"),

@@ -79,4 +79,4 @@ def test_replacing(ask: Gateway, orders: str) -> None:
 
 def test_wrong_settings(ask: Gateway, orders: str) -> None:
     wrong = ask("taps", "put", "other", "-", input='broker = "local-0-8"\n')
-    assert (wrong.exit_code, "queue: neither queue nor exchange is given" in wrong.stderr) == (commands.REFUSED, True)
+    assert (wrong.exit_code, "queue: neither queue nor exchange is given" in wrong.stderr) == (commands.USAGE, True)
