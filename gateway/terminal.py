@@ -11,6 +11,7 @@ import json
 import re
 import shutil
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
@@ -20,8 +21,12 @@ ERASE = "\r\x1b[K"
 """To the beginning of the line, and clear it."""
 WIDTH = 120
 """Columns of a terminal that does not tell."""
-BAR = 30
+BAR = 20
 """Columns of the bar."""
+LATELY_SECONDS: Final = 30.0
+"""The rate of the last so many seconds is that of the rest."""
+SEEN_SECONDS_MIN: Final = 2.0
+"""A rate is known after so many seconds."""
 OUTPUTS: Final[Mapping[str, str]] = {
     "table": "for people; on a terminal, long texts are cut and columns left out so that a line fits",
     "wide": "the same, with all columns and whole texts",
@@ -217,40 +222,102 @@ def note(text: str) -> None:
 class Progress:
     """Where the line goes."""
 
-    def __init__(self, as_json: bool) -> None:
+    def __init__(self, as_json: bool, *, is_result: bool = False) -> None:
+        """``is_result``: the lines are what was asked for. They go to stdout, and each look is one."""
         self._as_json = as_json
-        self._redraws = not as_json and sys.stderr.isatty()
-        self._drawn = False
+        self._is_result = is_result
+        self._has_rows = is_result and output() == "tsv"
+        self._redraws = not as_json and not self._has_rows and self.is_terminal(is_result)
+        self._drawn = ""
         self._said = ""
+
+    @staticmethod
+    def is_terminal(is_result: bool) -> bool:
+        """Whether somebody looks at where the line goes."""
+        return (sys.stdout if is_result else sys.stderr).isatty()
 
     def show(self, found: Mapping[str, Any], line: str) -> None:
         """How it stands now. On a terminal the line is drawn over and over; elsewhere each that is new is a line on
-        stderr; with ``--json`` each is an object on stdout."""
+        stderr, or each on stdout. With ``--json`` each is an object on stdout, with ``--output tsv`` a row."""
         if self._as_json:
             text = json_text(found)
-            if text != self._said:
+            if self._is_result or text != self._said:
                 print_json_line(found)
-                sys.stdout.flush()
             self._said = text
+        elif self._has_rows:
+            cells = {name: value for name, value in found.items() if not isinstance(value, (dict, list))}
+            for row in ([*cells.values()],) if self._said else ([*cells], [*cells.values()]):
+                click.echo("\t".join(map(printable, row)))
+            self._said = line
         elif self._redraws:
             columns = shutil.get_terminal_size((WIDTH, 24)).columns
-            shown = ERASE + printable(line)[: columns - 1]
-            click.echo(shown, nl=False, err=True, color=True)  # ERASE is no color, and is kept like one
-            self._drawn = True
+            self._drawn, self._said = printable(line)[: columns - 1], printable(line)
+            # ERASE is no color, and is kept like one
+            click.echo(ERASE + self._drawn, nl=False, err=not self._is_result, color=True)
+        elif self._is_result:
+            click.echo(escaped(line))
         elif line != self._said:
             note(line)
             self._said = line
+        sys.stdout.flush()
 
     def close(self) -> None:
-        """The last line stays."""
+        """The last line stays, as a whole."""
         if self._drawn:
-            click.echo(err=True)
+            rest = "" if self._drawn == self._said else ERASE + self._said
+            click.echo(rest, err=not self._is_result, color=True)
+            self._drawn = ""
+
+
+class Estimate:
+    """Remaining time of something with a known end: what is left, at the rate at which it became less lately."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def text(self, done: int, total: int | None, now: float) -> str:
+        """``about 5 min left``; empty where it is not known, or nothing is left.
+
+        Args:
+            done: how much is done.
+            total: how much there is; None: unknown.
+            now: seconds on a clock that never steps back.
+        """
+        left = 0 if total is None else total - done
+        if left <= 0:
+            self._seen.clear()
+            return ""
+        if self._seen and left > self._seen[0][1]:
+            self._seen.clear()  # more has come, or another part of the work has begun
+        self._seen.append((now, left))
+        while now - self._seen[0][0] > LATELY_SECONDS:
+            self._seen.popleft()
+        since, before = self._seen[0]
+        if now - since < SEEN_SECONDS_MIN or left >= before:
+            return ""
+        return f"about {duration_text(left * (now - since) / (before - left))} left"
+
+
+def duration_text(seconds: float) -> str:
+    """A time span in the unit, or the two units, that people would use."""
+    minutes, hours, days = round(seconds / 60), round(seconds / 3600), round(seconds / 86400)
+    if round(seconds) < 60:
+        return f"{max(1, round(seconds))} s"
+    if minutes < 60:
+        return f"{minutes} min"
+    if minutes < 24 * 60:
+        return f"{minutes // 60} h {minutes % 60} min"
+    return f"{hours // 24} d {hours % 24} h" if days < 10 else f"{days:,} d"
+
+
+def percent(done: int, total: int | None) -> str:
+    """``60%``: 100% only when all is done. Empty where it is not known how much there is."""
+    return f"{min(100 * done // total, 100)}%" if total else ""
 
 
 def bar(done: int, total: int | None) -> str:
-    """``[######----]  60 %``; empty where it is not known how much there is."""
+    """``[######----]  60%``; empty where it is not known how much there is."""
     if not total:
         return ""
-    part = min(done / total, 1.0)
-    full = int(part * BAR)
-    return f"[{'#' * full}{'-' * (BAR - full)}] {part:4.0%}"
+    full = min(BAR * done // total, BAR)
+    return f"[{'#' * full}{'-' * (BAR - full)}] {percent(done, total):>4}"

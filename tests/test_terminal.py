@@ -17,13 +17,16 @@ from gateway.commands import Failure
 from gateway.terminal import (
     COLORS,
     OUTPUTS,
+    Estimate,
     Progress,
     bar,
+    duration_text,
     escaped,
     fitted,
     json_text,
     note,
     output_options,
+    percent,
     print_json,
     print_json_line,
     print_table,
@@ -37,8 +40,38 @@ NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
 
 def test_the_bar() -> None:
     assert bar(0, None) == bar(3, 0) == ""
-    assert bar(1, 2) == "[###############---------------]  50%"
+    assert bar(1, 2) == "[##########----------]  50%"
     assert bar(5, 2).endswith("100%")
+    assert bar(999, 1000) == "[###################-]  99%"
+    assert [percent(0, None), percent(0, 7), percent(1, 3), percent(7, 7)] == ["", "0%", "33%", "100%"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.2, "1 s"), (59.4, "59 s"), (59.6, "1 min"), (3_500, "58 min"), (3_599, "1 h 0 min"), (9_000, "2 h 30 min"),
+        (86_390, "1 d 0 h"), (100_000, "1 d 4 h"), (5e8, "5,787 d"),
+    ],
+)  # fmt: skip
+def test_a_time_span_is_said_in_one_or_two_units(seconds: float, text: str) -> None:
+    assert duration_text(seconds) == text
+
+
+def test_the_remaining_time_goes_by_how_fast_the_rest_became_less() -> None:
+    estimate = Estimate()
+    assert [estimate.text(done, 100, now) for done, now in ((0, 0.0), (5, 1.0))] == ["", ""], "not known yet"
+    assert estimate.text(10, 100, 2.0) == "about 18 s left"
+    assert estimate.text(20, 100, 4.0) == "about 16 s left"
+    assert estimate.text(20, 100, 32.0) == "about 4 min left", "the last seconds say it"
+    assert estimate.text(20, 100, 64.0) == "", "nothing is done any more"
+    assert estimate.text(100, 100, 65.0) == ""
+
+
+def test_there_is_no_estimate_where_more_comes_than_is_done_or_the_total_is_unknown() -> None:
+    estimate = Estimate()
+    assert [estimate.text(done, done + 10 + done, float(done)) for done in range(0, 30, 3)] == [""] * 10
+    assert estimate.text(60, 70, 40.0) == "about 5 s left", "the rest becomes less now"
+    assert Estimate().text(5, None, 9.0) == ""
 
 
 def test_on_a_terminal_the_line_is_drawn_over(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
@@ -48,6 +81,34 @@ def test_on_a_terminal_the_line_is_drawn_over(monkeypatch: pytest.MonkeyPatch, c
     screen.show({}, "two")
     screen.close()
     assert capsys.readouterr().err == f"{terminal.ERASE}one{terminal.ERASE}two\n"
+
+
+def test_the_last_line_is_shown_as_a_whole(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr(Progress, "is_terminal", staticmethod(lambda is_result: True))
+    monkeypatch.setenv("COLUMNS", "20")
+    screen = Progress(as_json=False, is_result=True)
+    screen.show({}, "one " * 6)
+    screen.close()
+    assert capsys.readouterr() == (f"{terminal.ERASE}one one one one one{terminal.ERASE}{'one ' * 6}\n", "")
+
+
+def test_what_was_asked_for_is_a_line_each_time(capsys: Any) -> None:
+    screen = Progress(as_json=False, is_result=True)
+    for line in ("one", "one"):
+        screen.show({}, line)
+    screen.close()
+    assert capsys.readouterr() == ("one\none\n", "")
+
+
+def test_with_tabs_each_look_is_a_row(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr(Progress, "is_terminal", staticmethod(lambda is_result: True))
+    with click.Context(rows) as context:
+        context.meta["gateway.output"] = "tsv"
+        screen = Progress(as_json=False, is_result=True)
+        for done in (1, 2):
+            screen.show({"name": "a", "done": done, "losses": {}}, f"60%  {done}")
+        screen.close()
+    assert capsys.readouterr() == ("name\tdone\na\t1\na\t2\n", "")
 
 
 def test_elsewhere_each_line_that_is_new_is_one(capsys: Any) -> None:

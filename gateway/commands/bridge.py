@@ -6,8 +6,6 @@ On a terminal the line is drawn over and over; elsewhere there is one line for e
 
 from __future__ import annotations
 
-import shutil
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,13 +14,8 @@ import click
 from gateway.commands import FAILED, Failure
 from gateway.commands.bridges import bridge_path, bridges, lag_text
 from gateway.commands.client import ApiClient, client_options, printable
+from gateway.commands.progress import Estimate, Progress, percent
 from gateway.runtime.clock import clock
-from gateway.terminal import escaped, print_json_line
-
-ERASE = "\r\x1b[K"
-"""To the beginning of the line, and clear it."""
-WIDTH = 120
-"""Columns of a terminal that does not tell."""
 
 
 @bridges.command("watch", short_help="Watch a bridge at work.")
@@ -65,7 +58,10 @@ def watch_bridge(
     api_key: str | None,
     as_json: bool,
 ) -> None:
-    """Watch the bridge NAME: what it has done, its rate, its lag, its losses.
+    """Watch the bridge NAME: how far it is, what it has done, its rate, its lag, its losses.
+
+    Where it is known how much there is (--count, or what is left at the source), the line has the percentage and an
+    estimate of the remaining time.
 
     It ends with Ctrl-C, when the bridge has stopped, or when what the options ask for holds. With --json each line is a
     JSON object as `GET /v1/bridges/NAME` answers.
@@ -77,13 +73,14 @@ def watch_bridge(
       gateway bridges watch orders --json | jq .forwarded
     """
     client = ApiClient(url, api_key)
-    screen = Screen(as_json)
+    progress, estimate = Progress(as_json, is_result=True), Estimate()
     deadline = None if timeout is None else clock.monotonic() + timeout
     empty_at: int | None = None
     try:
         while True:
             found = client.ask("GET", bridge_path(name))
-            screen.show(found)
+            total = total_of(found, count)
+            progress.show(found, line(found, total, estimate.text(found["forwarded"], total, clock.monotonic())))
             if once or (count is not None and found["forwarded"] >= count):
                 return
             if found["state"] == "stopped":
@@ -104,7 +101,7 @@ def watch_bridge(
         if until_empty or count is not None:
             raise
     finally:
-        screen.close()
+        progress.close()
 
 
 def is_empty(found: Mapping[str, Any]) -> bool:
@@ -112,49 +109,31 @@ def is_empty(found: Mapping[str, Any]) -> bool:
     return bool(found["source_messages"] == 0 and found["in_flight"] == 0)
 
 
-class Screen:
-    """Where the line goes."""
+def total_of(found: Mapping[str, Any], count: int | None) -> int | None:
+    """How many messages there are to forward, those that are done among them; None: nobody knows.
 
-    def __init__(self, as_json: bool) -> None:
-        self._as_json = as_json
-        self._redraws = not as_json and self.is_terminal()
-        self._drawn = False
-
-    @staticmethod
-    def is_terminal() -> bool:
-        """Whether somebody looks."""
-        return sys.stdout.isatty()
-
-    def show(self, found: Mapping[str, Any]) -> None:
-        """The line of now."""
-        if self._as_json:
-            print_json_line(found)
-        elif self._redraws:
-            columns = shutil.get_terminal_size((WIDTH, 24)).columns
-            click.echo(
-                ERASE + printable(line(found))[: columns - 1], nl=False, color=True
-            )  # no colour, but kept like one
-            self._drawn = True
-        else:
-            click.echo(escaped(line(found)))
-        sys.stdout.flush()
-
-    def close(self) -> None:
-        """The last line stays."""
-        if self._drawn:
-            click.echo()
+    A mirror leaves at its source what it has copied.
+    """
+    if count is not None:
+        return count
+    left = found["source_messages"]
+    if left is None or found["settings"]["mode"] == "mirror":
+        return None
+    return int(found["forwarded"] + left + found["in_flight"])
 
 
-def line(found: Mapping[str, Any]) -> str:
-    """How a bridge stands, in one line."""
+def line(found: Mapping[str, Any], total: int | None = None, remaining: str = "") -> str:
+    """How a bridge stands, in one line, the most important first: a terminal may cut it."""
     left = found["source_messages"]
     parts = [
         f"{printable(found['name'])} {found['state']}",
+        percent(found["forwarded"], total),
+        remaining,
         f"done {found['forwarded']:,}",
+        f"left {'-' if left is None else f'{left:,}'}",
         f"rate {found['rate']:,.0f}/s",
         f"lag {lag_text(found['lag'])}",
         f"losses {sum(found['losses'].values()):,}",
-        f"left {'-' if left is None else f'{left:,}'}",
     ]
     parts += [
         f"{name} {found[field]:,}"
@@ -171,4 +150,4 @@ def line(found: Mapping[str, Any]) -> str:
     ]
     if found["reason"]:
         parts.append(printable(found["reason"]))
-    return "  ".join(parts)
+    return "  ".join(part for part in parts if part)

@@ -9,9 +9,10 @@ import click
 
 from gateway.commands.bridges import moment
 from gateway.commands.client import ApiClient, client_options, dead_letter_text, note, print_json, print_table, segment
-from gateway.commands.progress import Progress
+from gateway.commands.progress import Estimate, Progress, bar
 from gateway.commands.replay import PREVIEW_WAIT, print_preview, run, target_options
 from gateway.commands.resources import print_queue, print_removed, queue_path
+from gateway.runtime.clock import clock
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -208,14 +209,19 @@ def purge_one(client: ApiClient, delivery: str) -> int:
 
 def purge_all(client: ApiClient, where: Mapping[str, Any], as_json: bool) -> int:
     """Delete all that fit, part by part."""
-    progress = Progress(as_json=False)
-    count: int = 0
+    progress, estimate = Progress(as_json=False), Estimate()
+    count, total = 0, None
     try:
         while True:
             part = client.ask("POST", "/v1/deliveries:purge", body={"filter": where})
             count += int(part["count"])
             if part["more"] and not as_json:
-                progress.show(part, f"{count:,} deleted")
+                if total is None:
+                    left = client.ask("POST", "/v1/deliveries:purge", body={"filter": where, "dry_run": True})
+                    total = count + int(left["count"])
+                remaining = estimate.text(count, total, clock.monotonic())
+                parts = (bar(count, total), remaining, f"{count:,} of {total:,} deleted")
+                progress.show(part, "  ".join(filter(None, parts)))
             if not part["more"] or not part["count"]:
                 return count
     finally:

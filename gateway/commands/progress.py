@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gateway.terminal import ERASE, Progress, bar, printable
+from gateway.terminal import Estimate, Progress, bar, percent, printable
 
-__all__ = ["ERASE", "Progress", "bar", "replay_line"]
+__all__ = ["Estimate", "Progress", "bar", "percent", "replay_line"]
 
 
-def replay_line(job: Mapping[str, Any]) -> str:
-    """A replay in one line."""
+def replay_line(job: Mapping[str, Any], remaining: str = "") -> str:
+    """A replay in one line, the most important first: a terminal may cut it."""
     refused = sum(job["refused"].values())
     of = f" of {job['total']:,}" if job["total"] is not None else ""
-    parts = [bar(job["found"], job["total"]), printable(job["id"]), job["state"], f"{job['found']:,}{of}"]
+    parts = [bar(job["found"], job["total"]), remaining, job["state"], f"{job['found']:,}{of}"]
     parts += [
         f"{name} {count:,}"
         for name, count in (
@@ -22,6 +22,7 @@ def replay_line(job: Mapping[str, Any]) -> str:
         )
         if count or name == "sent"
     ]  # fmt: skip
+    parts.append(printable(job["id"]))
     if job["reason"]:
         parts.append(printable(job["reason"]))
     return "  ".join(part for part in parts if part)

@@ -11,7 +11,7 @@ from gateway.access.scopes import DEFAULT_EXCHANGE
 from gateway.commands import FAILED, PARTLY_DONE, Failure
 from gateway.commands.bridges import moment
 from gateway.commands.client import ApiClient, client_options, note, print_json, print_table, printable, segment
-from gateway.commands.progress import Progress, replay_line
+from gateway.commands.progress import Estimate, Progress, replay_line
 from gateway.runtime.clock import clock
 from gateway.terminal import escaped
 
@@ -246,14 +246,20 @@ def run(client: ApiClient, source: Mapping[str, Any], given: Mapping[str, Any], 
 
 def watch(client: ApiClient, job_id: str, as_json: bool) -> None:
     """Show a replay until it ends; the exit status says how."""
-    progress = Progress(as_json)
+    progress, estimate = Progress(as_json), Estimate()
+    ended = False
     try:
-        while True:
+        while not ended:
             job = client.ask("GET", path_of(job_id))
-            progress.show(job, replay_line(job))
-            if job["state"] in ENDED:
-                break
-            clock.block(LOOK_EVERY)
+            ended = job["state"] in ENDED
+            remaining = estimate.text(job["found"], job["total"], clock.monotonic())
+            progress.show(job, replay_line(job, "" if ended else remaining))
+            if not ended:
+                clock.block(LOOK_EVERY)
+    except KeyboardInterrupt:
+        progress.close()
+        note(f"The replay goes on. Watch it again: gateway replay watch {job_id}")
+        raise
     finally:
         progress.close()
     if job["state"] != "done":

@@ -92,7 +92,9 @@ def test_pause_resume_and_drain(ask: Gateway, orders: str) -> None:
     assert json.loads(ask("bridges", "drain", orders, "--json").stdout)["state"] == "draining"
     ended = ask("bridge", orders, "--timeout", "20", "--interval", "0.1")
     assert ended.exit_code == 0
-    assert f"{orders} stopped  done 2" in ended.stdout.splitlines()[-1]
+    last = ended.stdout.splitlines()[-1]
+    assert last.startswith(f"{orders} stopped  ")
+    assert "  done 2  " in last
 
 
 def test_compare(ask: Gateway, orders: str) -> None:

@@ -11,6 +11,7 @@ from click.testing import Result
 
 from gateway import commands
 from gateway.commands.progress import bar, replay_line
+from gateway.runtime.clock import clock
 from tests.commands.conftest import Canned, Run
 
 Gateway = Callable[..., Result]
@@ -60,7 +61,7 @@ def test_a_dead_letter_queue_is_shown_and_driven_to_another_queue(
     to = ("--to-broker", "local-0-10", "--to-exchange", "amq.default", "--to-routing-key", other)
     redriven = ask("dlq", "redrive", *where, *to, "--id", f"redrive-{dead}")
     assert redriven.exit_code == 0, redriven.output
-    assert redriven.stderr.splitlines()[-1].endswith("done  5 of 5  sent 5")
+    assert "done  5 of 5  sent 5" in redriven.stderr.splitlines()[-1]
     assert ask("dlq", "redrive", *where, *to, "--id", f"redrive-{dead}").exit_code == 0  # nothing twice
     pulled = ask("pull", "local-0-10", other, "--max", "20", "--json")
     assert [each["message"]["payload"] for each in json.loads(pulled.stdout)["messages"]] == [f"m{n}" for n in range(5)]
@@ -164,6 +165,46 @@ def test_a_replay_is_watched_to_its_end(run: Run, canned: Canned, monkeypatch: p
     assert "is failed: no such exchange" in result.stderr
 
 
+def test_the_percentage_and_the_remaining_time_of_a_replay(
+    run: Run, canned: Canned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+
+    def wait(_: float) -> None:
+        nonlocal now
+        now += 10.0
+
+    monkeypatch.setattr(clock, "monotonic", lambda: now)
+    monkeypatch.setattr(clock, "block", wait)
+    states = iter([("running", 0), ("running", 4_000), ("done", 10_000)])
+
+    def body() -> bytes:
+        state, found = next(states)
+        done = {"state": state, "found": found, "sent": found, "total": 10_000, "skipped": 0}
+        return json.dumps({**JOB, **done}).encode()
+
+    canned.body_of = body
+    result = run("replay", "watch", "r1", "--url", canned.url)
+    assert (result.exit_code, result.stdout) == (0, "")
+    lines = result.stderr.splitlines()
+    assert lines == [
+        "[--------------------]   0%  running  0 of 10,000  sent 0  r1",
+        "[########------------]  40%  about 15 s left  running  4,000 of 10,000  sent 4,000  r1",
+        "[####################] 100%  done  10,000 of 10,000  sent 10,000  r1",
+    ]
+
+
+def test_ctrl_c_ends_the_watching_alone(run: Run, canned: Canned, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(_: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(clock, "block", interrupt)
+    canned.answer(200, {**JOB, "state": "running"})
+    result = run("replay", "watch", "r1", "--url", canned.url)
+    assert result.exit_code == 1
+    assert "The replay goes on. Watch it again: gateway replay watch r1" in result.stderr
+
+
 def test_steering(run: Run, canned: Canned) -> None:
     canned.answer(200, JOB)
     for verb in ("pause", "resume", "cancel"):
@@ -179,10 +220,21 @@ def test_purging_goes_on_until_nothing_is_left(run: Run, canned: Canned) -> None
     assert run("dlq", "purge", "--url", canned.url, input="n\n").exit_code == 1
 
 
+def test_purging_says_how_far_it_is(run: Run, canned: Canned) -> None:
+    parts = iter([{"count": 2, "more": True}, {"count": 6}, {"count": 2, "more": True}, {"count": 4, "more": False}])
+    canned.body_of = lambda: json.dumps(next(parts)).encode()
+    result = run("dlq", "purge", "--subscription", "billing", "--yes", "--url", canned.url)
+    assert result.stderr.splitlines() == [
+        "[#####---------------]  25%  2 of 8 deleted",
+        "[##########----------]  50%  4 of 8 deleted",
+        "8 deleted",
+    ]
+
+
 # ------------------------------------------------------------------------------------------------- the line
 
 
 def test_the_line() -> None:
     line = replay_line({**JOB, "refused": {"no_body": 2}, "resent": 1, "reason": "a\nb"})
-    assert line == f"{bar(4, 4)}  r1  done  4 of 4  sent 3  skipped 1  refused 2  resent 1  a\\nb"
-    assert replay_line({**JOB, "total": None, "skipped": 0}) == "r1  done  4  sent 3"
+    assert line == f"{bar(4, 4)}  done  4 of 4  sent 3  skipped 1  refused 2  resent 1  r1  a\\nb"
+    assert replay_line({**JOB, "total": None, "skipped": 0}) == "done  4  sent 3  r1"

@@ -19,6 +19,8 @@ from gateway.pipeline.reports import Section
 from gateway.pipeline.service import Service
 from gateway.pipeline.session import close_session, spark_session
 from gateway.pipeline.settings import Pipeline
+from gateway.runtime.clock import clock
+from gateway.terminal import Estimate, percent
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -141,6 +143,7 @@ class Context:
         self._reporter = reporter or Silent()
         self._spark = spark
         self._owns_spark = spark is None
+        self._estimate = Estimate()
         self._heard: list[Callable[[Mapping[str, Any]], None]] = []
         self._keepers: list[Callable[[], None]] = []
         self.kept: dict[str, Any] = {}
@@ -168,9 +171,11 @@ class Context:
         self._show({"job": self.job, "id": self.run_id, "step": text}, f"{self.job}  {text}")
 
     def progress(self, done: int, total: int | None = None, **more: Any) -> None:
-        """How many of how many (None: unknown) are done; ``more`` are other numbers and words to show."""
+        """How many of how many (None: unknown) are done; ``more`` are other numbers and words to show. The line has the
+        percentage and an estimate of the remaining time, too."""
         found = {"job": self.job, "id": self.run_id, "done": done, "total": total, **more}
         parts = [self.job, f"{done:,}{f' of {total:,}' if total is not None else ''}"]
+        parts += filter(None, (percent(done, total), self._estimate.text(done, total, clock.monotonic())))
         parts += [f"{name} {value:,}" if isinstance(value, (int, float)) else f"{name} {value}"
                   for name, value in more.items()]  # fmt: skip
         self._show(found, "  ".join(parts))

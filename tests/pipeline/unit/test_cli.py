@@ -122,7 +122,7 @@ def test_what_it_did_is_printed(run: Run, board: Board) -> None:
     assert result.exit_code == 0
     assert "toy t1\n======\n" in result.stdout
     assert "rows  3" in result.stdout
-    assert result.stderr.startswith("toy  3 of 3\nt1: 3 rows in ")
+    assert result.stderr.startswith("toy  3 of 3  100%\nt1: 3 rows in ")
     assert board.runs["t1"]["state"] == "done"
 
 

@@ -195,7 +195,7 @@ def test_how_far_it_is_is_shown(board: Board) -> None:
         return Outcome()
 
     runs.run(Count(work), context(board, reporter=Screen()))
-    assert lines == ["count  reading", "count  1,000 of 5,000  lost 0  state ok", "count  3"]
+    assert lines == ["count  reading", "count  1,000 of 5,000  20%  lost 0  state ok", "count  3"]
 
 
 def test_as_json_it_is_all_there(board: Board) -> None:
