@@ -24,9 +24,9 @@ WIDTH = 120
 BAR = 20
 """Columns of the bar."""
 LATELY_SECONDS: Final = 30.0
-"""The rate of the last so many seconds is that of the rest."""
+"""The rate of the last seconds is that of the rest."""
 SEEN_SECONDS_MIN: Final = 2.0
-"""A rate is known after so many seconds."""
+"""How long something is watched until its rate is known, in seconds."""
 OUTPUTS: Final[Mapping[str, str]] = {
     "table": "for people; on a terminal, long texts are cut and columns left out so that a line fits",
     "wide": "the same, with all columns and whole texts",

@@ -235,7 +235,7 @@ WAITS: Final[Mapping[str, tuple[str, Step]]] = {
 """Why a message waits -> a sentence without its end, and what can be done."""
 
 REPLAY: Final = Step(
-    "Send it once more, from the body that the ledger keeps.", "gateway replay messages --message {id}"
+    "Send it once more, from the body that the ledger keeps.", "gateway replays messages --message {id}"
 )
 COPIES: Final = ("reply_id", "id", "origin_id")
 """Members of a detail that name another message."""

@@ -63,7 +63,7 @@ VERBS: Mapping[str, tuple[str, str]] = {
     "taps": ("gateway.commands.taps:taps", "Show, put, pause and delete taps into the message log."),
     "fronts": ("gateway.commands.fronts:fronts", "Show fronts and their clients, and close clients."),
     "endpoints": ("gateway.commands.endpoints:endpoints", "Show, put, test, steer and delete webhook endpoints."),
-    "replay": ("gateway.commands.replay:replay", "Send messages once more, and watch it."),
+    "replays": ("gateway.commands.replays:replays", "Send messages once more, and watch it."),
     "dlq": ("gateway.commands.dlq:dlq", "Show, redrive and purge dead messages."),
     "keys": ("gateway.commands.keys:keys", "Make, show, replace and revoke API keys."),
     "audit": ("gateway.commands.audit:audit", "Check the audit log, and write it out."),
@@ -79,7 +79,10 @@ VERBS: Mapping[str, tuple[str, str]] = {
     ),
 }
 """Verb -> where it is, what it does. In the order in which somebody new would need them."""
-FORMER_VERBS: Mapping[str, str] = {"bridge": "gateway.commands.bridge:watch_bridge"}
+FORMER_VERBS: Mapping[str, str] = {
+    "bridge": "gateway.commands.bridge:watch_bridge",
+    "replay": "gateway.commands.replays:replays",
+}
 """Verb of earlier releases -> where it is. It is in no list and no help."""
 FORMER_NAMES: Mapping[str, str] = {"get": "show"}
 """Name of earlier releases -> what it is called in all groups now."""

@@ -295,7 +295,7 @@ ADVICE: Final = {
     "no_such_front_client": "List the clients of the front: gateway fronts clients NAME",
     "endpoint_not_found": "List the endpoints: gateway endpoints list",
     "endpoint_in_use": "Delete a subscription: gateway subscriptions delete NAME",
-    "replay_not_found": "List the replays: gateway replay list",
+    "replay_not_found": "List the replays: gateway replays list",
     "delivery_not_found": "List the dead messages: gateway dlq list",
     "message_not_found": "List the messages that the ledger knows: gateway messages",
     "precondition_required": "Replace the other settings: --replace",

@@ -10,7 +10,7 @@ import click
 from gateway.commands.bridges import moment
 from gateway.commands.client import ApiClient, client_options, dead_letter_text, note, print_json, print_table, segment
 from gateway.commands.progress import Estimate, Progress, bar
-from gateway.commands.replay import PREVIEW_WAIT, print_preview, run, target_options
+from gateway.commands.replays import PREVIEW_WAIT, print_preview, run, target_options
 from gateway.commands.resources import print_queue, print_removed, queue_path
 from gateway.runtime.clock import clock
 

@@ -48,6 +48,6 @@ export function ReplayWindow({ name }) {
       ${preview && html`<button class="primary" onClick=${() => run(false)}>${words.replayStart}</button>`}</div>
     <${Problem} error=${error} />
     ${preview && html`<p role="status">${words.replayFound(preview.count)}</p>`}
-    <${Same} method="POST" path="/v1/replays" body=${body} cli=${`gateway replay messages --since ${since} --to-endpoint ${name}`} />
+    <${Same} method="POST" path="/v1/replays" body=${body} cli=${`gateway replays messages --since ${since} --to-endpoint ${name}`} />
   </section>`;
 }

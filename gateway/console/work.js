@@ -23,7 +23,7 @@ export function Replays() {
       { title: text.client, class: "wide", show: (row) => html`<${Name} of=${row.client} />` },
       { title: text.reason, class: "wide grow", show: (row) => visible(row.reason) },
     ]} />`}
-    <${Same} path="/v1/replays" cli="gateway replay list" />
+    <${Same} path="/v1/replays" cli="gateway replays list" />
   <//>`;
 }
 
@@ -48,7 +48,7 @@ export function ReplayPage({ raw }) {
         [text.client, html`<${Name} of=${row.client} />`],
       ]} />
       <section><h2>${replays.request}</h2><${Json} of=${row.request} label=${replays.request} /></section>
-      <${Same} path=${path} cli=${`gateway replay show ${raw}`} />`}
+      <${Same} path=${path} cli=${`gateway replays show ${raw}`} />`}
   <//>`;
 }
 

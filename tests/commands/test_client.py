@@ -55,12 +55,13 @@ def test_a_value_that_the_gateway_does_not_take_is_wrong_usage(run: Run, canned:
 
 
 @pytest.mark.parametrize(
-    ("former", "group"), [("bridge orders --once", ""), ("bridges get orders", "bridges"), ("taps get x", "taps")]
+    ("former", "group"),
+    [("bridge orders --once", ""), ("replay show x", ""), ("bridges get orders", "bridges"), ("taps get x", "taps")],
 )
 def test_former_names_still_work_and_are_in_no_list(run: Run, canned: Canned, former: str, group: str) -> None:
     canned.answer(404, {**PROBLEM, "code": "not_found"})
     assert run(*former.split(), "--url", canned.url).exit_code == commands.NOT_FOUND
-    assert not re.search(r"^  (bridge|get)  ", run(*group.split(), "--help").stdout, re.MULTILINE)
+    assert not re.search(r"^  (bridge|replay|get)  ", run(*group.split(), "--help").stdout, re.MULTILINE)
 
 
 def test_without_a_culprit_there_is_advice(run: Run, canned: Canned) -> None:

@@ -1,4 +1,4 @@
-"""``gateway replay`` and ``gateway dlq``."""
+"""``gateway replays`` and ``gateway dlq``."""
 
 from __future__ import annotations
 
@@ -65,30 +65,30 @@ def test_a_dead_letter_queue_is_shown_and_driven_to_another_queue(
     assert ask("dlq", "redrive", *where, *to, "--id", f"redrive-{dead}").exit_code == 0  # nothing twice
     pulled = ask("pull", "local-0-10", other, "--max", "20", "--json")
     assert [each["message"]["payload"] for each in json.loads(pulled.stdout)["messages"]] == [f"m{n}" for n in range(5)]
-    shown = ask("replay", "show", f"redrive-{dead}", "--json")
+    shown = ask("replays", "show", f"redrive-{dead}", "--json")
     assert json.loads(shown.stdout)["runs"] == 2
-    assert f"redrive-{dead}" in ask("replay", "list").stdout
+    assert f"redrive-{dead}" in ask("replays", "list").stdout
     assert ask("dlq", "purge", *where, "--yes").stderr.startswith("done; 0 messages")
 
 
 def test_what_is_not_sent_is_named(ask: Gateway, queues: tuple[str, str]) -> None:
     _, dead = queues
     nowhere = ("--to-exchange", "amq.default", "--to-routing-key", "no-such-queue")
-    result = ask("replay", "queue", "local-0-9-1", dead, *nowhere, "--id", dead)
+    result = ask("replays", "queue", "local-0-9-1", dead, *nowhere, "--id", dead)
     assert result.exit_code == commands.NOT_FOUND
     assert "target.routing_key: the queue 'no-such-queue' is not there" in result.stderr
     to = ("--to-exchange", "amq.direct", "--to-routing-key", "no-such-queue")
-    result = ask("replay", "queue", "local-0-9-1", dead, *to, "--id", dead)
+    result = ask("replays", "queue", "local-0-9-1", dead, *to, "--id", dead)
     assert result.exit_code == commands.FAILED
     assert "is failed: none of the 5 messages was sent: unroutable 5." in result.stderr
-    refused = ask("replay", "show", dead, "--refused")
+    refused = ask("replays", "show", dead, "--refused")
     assert refused.stdout.count("unroutable") == 5
-    assert len(json.loads(ask("replay", "show", dead, "--refused", "--json").stdout)["refused"]) == 5
+    assert len(json.loads(ask("replays", "show", dead, "--refused", "--json").stdout)["refused"]) == 5
 
 
 def test_messages_without_bodies(ask: Gateway, queues: tuple[str, str]) -> None:
     name, _ = queues
-    result = ask("replay", "messages", "--broker", "local-0-9-1", "--routing-key", name, "--dry-run")
+    result = ask("replays", "messages", "--broker", "local-0-9-1", "--routing-key", name, "--dry-run")
     assert result.exit_code == 0, result.output
     assert result.stderr.count("the ledger does not keep its body") == 5
     *_, count, advice, last = result.stderr.splitlines()
@@ -98,7 +98,7 @@ def test_messages_without_bodies(ask: Gateway, queues: tuple[str, str]) -> None:
 
 def test_nothing_of_that_name(ask: Gateway) -> None:
     for verb in ("show", "watch", "pause", "resume", "cancel"):
-        assert ask("replay", verb, "none").exit_code == commands.NOT_FOUND
+        assert ask("replays", verb, "none").exit_code == commands.NOT_FOUND
     assert ask("dlq", "show", "none").exit_code == commands.NOT_FOUND
     assert ask("dlq", "list").exit_code == 0
     assert ask("dlq", "redrive").exit_code == 0
@@ -136,7 +136,7 @@ def test_filters_and_target_as_the_api_has_them(run: Run, canned: Canned) -> Non
         "5",
         "--detach",
     )
-    result = run("replay", "messages", *given, "--to-url", "https://x.example", "--url", canned.url)
+    result = run("replays", "messages", *given, "--to-url", "https://x.example", "--url", canned.url)
     assert (result.exit_code, result.stdout) == (0, "r1\n")
     assert canned.asked[0][3] == {
         "source": {"messages": {"exchange": "amq.default", "since": "2026-01-01T00:00:00Z", "ids": ["a"]}},
@@ -151,7 +151,7 @@ def test_filters_and_target_as_the_api_has_them(run: Run, canned: Canned) -> Non
 
 
 def test_a_replay_is_watched_to_its_end(run: Run, canned: Canned, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.commands.replay.LOOK_EVERY", 0.0)
+    monkeypatch.setattr("gateway.commands.replays.LOOK_EVERY", 0.0)
     states = iter([("running", 1), ("running", 2), ("failed", 2)])
 
     def body() -> bytes:
@@ -159,7 +159,7 @@ def test_a_replay_is_watched_to_its_end(run: Run, canned: Canned, monkeypatch: p
         return json.dumps({**JOB, "state": state, "found": found, "reason": "no such exchange"}).encode()
 
     canned.body_of = body
-    result = run("replay", "watch", "r1", "--url", canned.url, "--json")
+    result = run("replays", "watch", "r1", "--url", canned.url, "--json")
     assert result.exit_code == commands.FAILED
     assert [json.loads(line)["found"] for line in result.stdout.splitlines()] == [1, 2, 2]
     assert "is failed: no such exchange" in result.stderr
@@ -184,7 +184,7 @@ def test_the_percentage_and_the_remaining_time_of_a_replay(
         return json.dumps({**JOB, **done}).encode()
 
     canned.body_of = body
-    result = run("replay", "watch", "r1", "--url", canned.url)
+    result = run("replays", "watch", "r1", "--url", canned.url)
     assert (result.exit_code, result.stdout) == (0, "")
     lines = result.stderr.splitlines()
     assert lines == [
@@ -200,15 +200,15 @@ def test_ctrl_c_ends_the_watching_alone(run: Run, canned: Canned, monkeypatch: p
 
     monkeypatch.setattr(clock, "block", interrupt)
     canned.answer(200, {**JOB, "state": "running"})
-    result = run("replay", "watch", "r1", "--url", canned.url)
+    result = run("replays", "watch", "r1", "--url", canned.url)
     assert result.exit_code == 1
-    assert "The replay goes on. Watch it again: gateway replay watch r1" in result.stderr
+    assert "The replay goes on. Watch it again: gateway replays watch r1" in result.stderr
 
 
 def test_steering(run: Run, canned: Canned) -> None:
     canned.answer(200, JOB)
     for verb in ("pause", "resume", "cancel"):
-        assert run("replay", verb, "a/b", "--url", canned.url).exit_code == 0
+        assert run("replays", verb, "a/b", "--url", canned.url).exit_code == 0
         assert canned.asked[-1][:2] == ("POST", f"/v1/replays/a%2Fb:{verb}")
 
 

@@ -1,4 +1,4 @@
-"""``gateway replay``: messages once more, watched until that is done."""
+"""``gateway replays``: messages once more, watched until that is done."""
 
 from __future__ import annotations
 
@@ -53,19 +53,19 @@ def target_of(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @click.group(short_help="Send messages once more, and watch it.")
-def replay() -> None:
+def replays() -> None:
     """Send messages once more: to the place that each came from, or to another one.
 
     \b
-    gateway replay messages --broker shop --since 2h --dry-run
-    gateway replay messages --broker shop --since 2h --to-broker test --rate 100
-    gateway replay queue shop orders.dead
+    gateway replays messages --broker shop --since 2h --dry-run
+    gateway replays messages --broker shop --since 2h --to-broker test --rate 100
+    gateway replays queue shop orders.dead
 
     What is sent stays sent; running a replay again with the same --id sends only what is missing.
     """
 
 
-@replay.command("messages")
+@replays.command("messages")
 @click.option("--broker", default="", metavar="NAME", help="Only messages of this broker.")
 @click.option("--exchange", metavar="NAME", help="Only of this exchange; amq.default is the default one.")
 @click.option("--routing-key", metavar="KEY", help="Only with this routing key.")
@@ -82,7 +82,7 @@ def replay_messages(url: str, api_key: str | None, as_json: bool, **given: Any) 
 
     \b
     Example:
-      gateway replay messages --state returned --since 1h --to-broker shop --dry-run
+      gateway replays messages --state returned --since 1h --to-broker shop --dry-run
     """
     filters = {
         "broker": given["broker"],
@@ -97,7 +97,7 @@ def replay_messages(url: str, api_key: str | None, as_json: bool, **given: Any) 
     run(ApiClient(url, api_key), source, given, as_json)
 
 
-@replay.command("queue")
+@replays.command("queue")
 @click.argument("broker")
 @click.argument("queue")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Take N messages at most.")
@@ -108,7 +108,7 @@ def replay_queue(url: str, api_key: str | None, as_json: bool, **given: Any) -> 
 
     \b
     Example:
-      gateway replay queue shop orders-dead --to-broker shop --to-exchange events
+      gateway replays queue shop orders-dead --to-broker shop --to-exchange events
     """
     source: dict[str, Any] = {"broker": given["broker"], "queue": given["queue"]}
     if given["limit"]:
@@ -116,14 +116,14 @@ def replay_queue(url: str, api_key: str | None, as_json: bool, **given: Any) -> 
     run(ApiClient(url, api_key), {"queue": source}, given, as_json)
 
 
-@replay.command("list")
+@replays.command("list")
 @client_options
 def list_replays(url: str, api_key: str | None, as_json: bool) -> None:
     """Show the replays of the last month.
 
     \b
     Example:
-      gateway replay list
+      gateway replays list
     """
     answer = ApiClient(url, api_key).ask("GET", "/v1/replays", query={"limit": "1000"})
     if as_json:
@@ -141,7 +141,7 @@ def list_replays(url: str, api_key: str | None, as_json: bool) -> None:
     )  # fmt: skip
 
 
-@replay.command("show")
+@replays.command("show")
 @click.argument("id")
 @click.option("--refused", is_flag=True, help="Name the messages that were not sent, and why.")
 @client_options
@@ -150,7 +150,7 @@ def show_replay(id: str, refused: bool, url: str, api_key: str | None, as_json: 
 
     \b
     Example:
-      gateway replay show nightly
+      gateway replays show nightly
     """
     client = ApiClient(url, api_key)
     if not refused:
@@ -167,7 +167,7 @@ def show_replay(id: str, refused: bool, url: str, api_key: str | None, as_json: 
         print_table(("ID", "CODE", "DETAIL"), ((each["id"], each["code"], each["detail"]) for each in found))
 
 
-@replay.command("watch")
+@replays.command("watch")
 @click.argument("id")
 @client_options
 def watch_replay(id: str, url: str, api_key: str | None, as_json: bool) -> None:
@@ -175,12 +175,12 @@ def watch_replay(id: str, url: str, api_key: str | None, as_json: bool) -> None:
 
     \b
     Example:
-      gateway replay watch nightly
+      gateway replays watch nightly
     """
     watch(ApiClient(url, api_key), id, as_json)
 
 
-@replay.command("pause")
+@replays.command("pause")
 @click.argument("id")
 @client_options
 def pause_replay(id: str, url: str, api_key: str | None, as_json: bool) -> None:
@@ -188,12 +188,12 @@ def pause_replay(id: str, url: str, api_key: str | None, as_json: bool) -> None:
 
     \b
     Example:
-      gateway replay pause nightly
+      gateway replays pause nightly
     """
     steer(ApiClient(url, api_key), id, "pause", as_json)
 
 
-@replay.command("resume")
+@replays.command("resume")
 @click.argument("id")
 @client_options
 def resume_replay(id: str, url: str, api_key: str | None, as_json: bool) -> None:
@@ -201,12 +201,12 @@ def resume_replay(id: str, url: str, api_key: str | None, as_json: bool) -> None
 
     \b
     Example:
-      gateway replay resume nightly
+      gateway replays resume nightly
     """
     steer(ApiClient(url, api_key), id, "resume", as_json)
 
 
-@replay.command("cancel")
+@replays.command("cancel")
 @click.argument("id")
 @client_options
 def cancel_replay(id: str, url: str, api_key: str | None, as_json: bool) -> None:
@@ -214,7 +214,7 @@ def cancel_replay(id: str, url: str, api_key: str | None, as_json: bool) -> None
 
     \b
     Example:
-      gateway replay cancel nightly
+      gateway replays cancel nightly
     """
     steer(ApiClient(url, api_key), id, "cancel", as_json)
 
@@ -258,14 +258,14 @@ def watch(client: ApiClient, job_id: str, as_json: bool) -> None:
                 clock.block(LOOK_EVERY)
     except KeyboardInterrupt:
         progress.close()
-        note(f"The replay goes on. Watch it again: gateway replay watch {job_id}")
+        note(f"The replay goes on. Watch it again: gateway replays watch {job_id}")
         raise
     finally:
         progress.close()
     if job["state"] != "done":
         raise Failure(f"the replay {job_id} is {job['state']}: {job['reason'] or 'nothing more is sent'}", FAILED)
     if refused := sum(job["refused"].values()):
-        raise Failure(f"{refused:,} messages were not sent; gateway replay show {job_id} --refused", PARTLY_DONE)
+        raise Failure(f"{refused:,} messages were not sent; gateway replays show {job_id} --refused", PARTLY_DONE)
 
 
 def steer(client: ApiClient, job_id: str, verb: str, as_json: bool) -> None:
