@@ -6,7 +6,7 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Final, Literal
 
 from msgspec import UNSET
 from starlette.responses import Response
@@ -22,6 +22,7 @@ from gateway.errors import (
     EncodeError,
     EndpointInUse,
     EtagMismatch,
+    LedgerUnavailable,
     NoSuchEndpoint,
     OutboundFailed,
     Unsupported,
@@ -36,6 +37,8 @@ from gateway.webhooks.sender import SendOutcome
 
 NAME_MAX: Final = 128
 """Longest name of an endpoint, in characters."""
+COUNTED_MAX: Final = 50
+"""Of so many endpoints of a page it is counted what waits for them."""
 NAMED_MAX: Final = 10
 """Most subscriptions that a refusal names."""
 
@@ -53,25 +56,38 @@ async def list_endpoints(call: Call) -> Response:
     """A page of them; for who may not see all: those that the scopes name, in one page."""
     query = call.query(PageQuery)
     if not call.principal.may("endpoint", "", "*"):
-        return answer(Endpoints(endpoints=await _own(call)))
+        return answer(Endpoints(endpoints=await _listed(call, await _own(call))))
     page, cursor = await _all(call).page(query.cursor or None, query.limit)
     return answer(
-        Endpoints(endpoints=[_describe(found) for found in page]),
+        Endpoints(endpoints=await _listed(call, page)),
         headers=page_headers(call, cursor, limit=query.limit),
     )
 
 
-async def _own(call: Call) -> list[Endpoint]:
+async def _listed(call: Call, page: Sequence[endpoints.Endpoint]) -> list[Endpoint]:
+    """Those of a page. What waits is counted for the first of those that get nothing or fail."""
+    described, counted = [], 0
+    for found in page:
+        pending = None
+        well = found.state is endpoints.EndpointState.ACTIVE and not _last_error(call, found.name)
+        if not well and counted < COUNTED_MAX:
+            counted += 1
+            pending = await _pending(call, found.name)
+        described.append(_describe(call, found, pending))
+    return described
+
+
+async def _own(call: Call) -> list[endpoints.Endpoint]:
     found = []
     for name in sorted({grant.object for grant in call.principal.grants if grant.kind == "endpoint"}):
         with suppress(NoSuchEndpoint):
-            found.append(_describe(await _all(call).get(name)))
+            found.append(await _all(call).get(name))
     return found
 
 
 async def get_endpoint(call: Call) -> Response:
     """One of them, with its ETag."""
-    return _answer(await _all(call).get(call.names["endpoint"]))
+    return await _answer(call, await _all(call).get(call.names["endpoint"]))
 
 
 async def put_endpoint(call: Call) -> Response:
@@ -105,7 +121,7 @@ async def _store(call: Call, name: str, settings: EndpointBody, match: str | Non
         raise
     except EncodeError as error:
         raise invalid_setting(error) from None
-    return _answer(found, 201 if created else 200, made)
+    return await _answer(call, found, 201 if created else 200, made)
 
 
 async def delete_endpoint(call: Call) -> Response:
@@ -129,31 +145,31 @@ async def delete_endpoint(call: Call) -> Response:
 
 async def pause_endpoint(call: Call) -> Response:
     """Nothing more, for now."""
-    return _answer(await _all(call).pause(call.names["endpoint"]))
+    return await _answer(call, await _all(call).pause(call.names["endpoint"]))
 
 
 async def resume_endpoint(call: Call) -> Response:
     """Go on."""
-    return _well(call, await _all(call).resume(call.names["endpoint"]))
+    return await _well(call, await _all(call).resume(call.names["endpoint"]))
 
 
 async def enable_endpoint(call: Call) -> Response:
     """It is not gone after all."""
-    return _well(call, await _all(call).enable(call.names["endpoint"]))
+    return await _well(call, await _all(call).enable(call.names["endpoint"]))
 
 
-def _well(call: Call, found: endpoints.Endpoint) -> Response:
+async def _well(call: Call, found: endpoints.Endpoint) -> Response:
     """Somebody says that it is well: its breaker does not wait for its time."""
     if call.pushes is not None:
         call.pushes.recheck(found.name)
-    return _answer(found)
+    return await _answer(call, found)
 
 
 async def verify_endpoint(call: Call) -> Response:
     """Ask whether we may call it."""
     try:
         with call.gateway.budgets["outbound_requests"].hold(call.client):
-            return _answer(await _all(call).verify(call.names["endpoint"], call.client))
+            return await _answer(call, await _all(call).verify(call.names["endpoint"], call.client))
     except OutboundFailed as error:
         raise (error if call.principal.admin else public_error(error)) from None
 
@@ -164,7 +180,7 @@ async def rotate_endpoint(call: Call) -> Response:
     found, made = await _all(call).rotate(
         call.names["endpoint"], request.schemes, overlap=request.overlap_seconds, finish=request.finish
     )
-    return _answer(found, 200, made)
+    return await _answer(call, found, 200, made)
 
 
 async def test_endpoint(call: Call) -> Response:
@@ -211,20 +227,40 @@ def _next_step(outcome: SendOutcome) -> NextStep:
 # -------------------------------------------------------------------------------------------------- answers
 
 
-def _answer(found: endpoints.Endpoint, status: int = 200, made: Sequence[HeldKey] = ()) -> Response:
+async def _answer(call: Call, found: endpoints.Endpoint, status: int = 200, made: Sequence[HeldKey] = ()) -> Response:
     headers = {"etag": f'"{found.etag}"'}
     if made:
         headers["cache-control"] = "no-store"  # there is a secret in it
-    return answer(_describe(found, made), status, headers)
+    return answer(_describe(call, found, await _pending(call, found.name), made), status, headers)
 
 
-def _describe(found: endpoints.Endpoint, made: Sequence[HeldKey] = ()) -> Endpoint:
+async def _pending(call: Call, name: str) -> int | None:
+    """What waits for it in the ledger; None: that is not known here."""
+    if call.pushes is None:
+        return None
+    try:
+        return await call.pushes.pending(name)
+    except LedgerUnavailable:  # what is known of it is shown all the same
+        return None
+
+
+def _last_error(call: Call, name: str) -> str:
+    return call.pushes.last_error(name) if call.pushes is not None else ""
+
+
+def _describe(call: Call, found: endpoints.Endpoint, pending: int | None, made: Sequence[HeldKey] = ()) -> Endpoint:
+    state: Literal["active", "error", "paused", "disabled", "unverified"] = found.state.value
+    reason = found.reason
+    if found.state is endpoints.EndpointState.ACTIVE and pending and (why := _last_error(call, found.name)):
+        waits = "1 message waits" if pending == 1 else f"{pending} messages wait"
+        state, reason = "error", f"{waits}, last attempt failed: {why}"
     settings, secrets = checks.take_out(found.settings)
     new = {key.id for key in made}
     return Endpoint(
         name=found.name,
-        state=found.state.value,
-        reason=printable(found.reason),
+        state=state,
+        reason=printable(reason),
+        pending=pending,
         read_only=found.read_only,
         settings=settings,
         secrets=sorted(secrets),

@@ -238,11 +238,12 @@ class Subscription(SubscriptionSettings, frozen=True, kw_only=True):
     """Name of the subscription."""
     read_only: bool
     """Whether the configuration file defines it. Then the API cannot change it."""
-    state: Literal["active", "paused"]
-    """Whether it takes and hands out messages. ``paused`` is the state that it began with."""
+    state: Literal["active", "paused", "error"]
+    """Whether it takes and hands out messages. ``paused`` is the state that it began with. ``error``: its broker,
+    its queue or its endpoint is missing or cannot be used, as far as this process knows; ``reason`` says which."""
     reason: str
-    """Why it takes no messages, as far as this process knows; empty: nothing is wrong. Lists show only trouble with the
-    queue."""
+    """Why it takes no messages, as far as this process knows; empty: nothing is wrong. Lists show only the reasons of
+    ``error``."""
     leases: int
     """Messages that this process has handed out and the broker holds."""
     backlog: Backlog | None
@@ -532,11 +533,15 @@ class Endpoint(Output, omit_defaults=False):
 
     name: str
     """Name of the endpoint."""
-    state: Literal["active", "paused", "disabled", "unverified"]
-    """``active``: it gets messages. ``paused``: until it is resumed. ``disabled``: it answered 410, or its secrets
-    cannot be read. ``unverified``: it has not allowed the gateway to call it."""
+    state: Literal["active", "error", "paused", "disabled", "unverified"]
+    """``active``: it gets messages. ``error``: the last request to it failed, and messages wait for it, as far as this
+    process knows. ``paused``: until it is resumed. ``disabled``: it answered 410, or its secrets cannot be read.
+    ``unverified``: it has not allowed the gateway to call it."""
     reason: str
     """Why it is not active; empty: it is."""
+    pending: int | None
+    """Messages that wait for it in the ledger; ``null``: this process does not push to it, or, in lists, nothing holds
+    it up."""
     read_only: bool
     """Whether the configuration file defines it. Then the API cannot change it."""
     settings: EndpointSettings

@@ -56,7 +56,7 @@ from gateway.api.subscription_scopes import check_name, check_put, check_steer
 from gateway.api.traced import handed_out, now, settled
 from gateway.core import AckOutcome, Gateway, Pulled, SubscriptionResource
 from gateway.core.own_queues import queue_of
-from gateway.errors import EncodeError, EtagMismatch, NoSuchSubscription
+from gateway.errors import EncodeError, EtagMismatch, NoSuchBroker, NoSuchSubscription
 from gateway.limits import PULL_MAX
 from gateway.notation.values import ValueProblem
 from gateway.tracing import names
@@ -220,14 +220,25 @@ def _push(status: PushStatus) -> Push:
     return Push(**{**found, "state": status.state.value})
 
 
+def _trouble(call: Call, found: SubscriptionResource) -> str:
+    """Why no messages are taken for it although they are wanted, as far as this process knows; empty: they are."""
+    try:
+        call.gateway.broker(found.settings.broker)
+    except NoSuchBroker as error:
+        return str(error)
+    pushed = call.pushes.trouble(found.name) if call.pushes is not None and found.settings.push else ""
+    return call.gateway.intakes.reason(found.name) or pushed
+
+
 def _describe(
     call: Call, found: SubscriptionResource, backlog: Backlog | None = None, push: Push | None = None
 ) -> Subscription:
+    trouble = _trouble(call, found)
     return Subscription(
         name=found.name,
         read_only=found.read_only,
-        state="paused" if found.paused else "active",
-        reason=call.gateway.intakes.reason(found.name) or (push.reason if push is not None and push.code else ""),
+        state="paused" if found.paused else "error" if trouble else "active",
+        reason=trouble or (push.reason if push is not None and push.code else ""),
         leases=call.gateway.consuming.lease_count(found.name),
         backlog=backlog,
         push_status=push,

@@ -119,6 +119,8 @@ async def _push(call: Call, found: SubscriptionResource) -> tuple[str, str]:
     if call.pushes is not None and call.pushes.here(found.name):
         status = await call.pushes.status(found)
         return status.code, status.reason
+    if call.pushes is not None and (trouble := call.pushes.trouble(found.name)):
+        return "queue_unreadable", trouble
     if (told := await _elsewhere(call, found.name)) is not None:
         return told.code, told.reason
     if call.endpoints is None:

@@ -43,7 +43,7 @@ def list_endpoints(url: str, api_key: str | None, as_json: bool) -> None:
         print_json({"endpoints": found})
         return
     print_table(
-        ("NAME", "STATE", "URL", "FORMAT", "SIGNED", "AUTH", "REASON"),
+        ("NAME", "STATE", "URL", "FORMAT", "SIGNED", "AUTH", "PENDING", "REASON"),
         (
             (
                 row["name"],
@@ -52,6 +52,7 @@ def list_endpoints(url: str, api_key: str | None, as_json: bool) -> None:
                 row["settings"]["format"],
                 " ".join(row["settings"]["signing"]) or "-",
                 row["settings"]["auth"]["kind"],
+                row.get("pending"),
                 row["reason"] or "-",
             )
             for row in found

@@ -36,7 +36,7 @@ export function troubles(found) {
     else if (row.state !== "running" && row.state !== "starting") add(words.bridge, "bridges", row, row.reason || words.stoppedBy, false);
   }
   for (const row of found.endpoints) {
-    if (row.state !== "active") add(words.endpoint, "endpoints", row, row.reason === row.state ? words.pausedBy : row.reason, row.state === "disabled");
+    if (row.state !== "active") add(words.endpoint, "endpoints", row, row.reason === row.state ? words.pausedBy : row.reason, row.state === "disabled" || row.state === "error");
   }
   for (const row of found.subscriptions) {
     if (row.reason) add(words.subscription, "subscriptions", row, row.reason, row.state !== "paused");

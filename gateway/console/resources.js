@@ -56,10 +56,12 @@ export const KINDS = {
       { title: text.state, show: (row) => html`<${State} of=${row.state} />` },
       { title: words.url, class: "mid grow", show: (row) => html`<${Name} of=${row.settings.url} />` },
       { title: words.format, class: "wide", show: (row) => row.settings.format },
+      { title: words.waiting, class: "r mid", show: (row) => html`<${Num} value=${row.pending} />` },
       { title: text.reason, class: "wide grow", show: (row) => visible(row.reason) },
     ],
     facts: (row) => [
       [words.url, html`<${Name} of=${row.settings.url} />`], [words.format, row.settings.format],
+      [words.waiting, html`<${Num} value=${row.pending} />`],
       [words.verified, html`<${Time} at=${row.verified_at} />`],
       [words.secrets, row.secrets.join(", ") || "–"],
     ],

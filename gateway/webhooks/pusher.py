@@ -630,6 +630,13 @@ class Pusher:
             self._target.look()
 
     @property
+    def trouble(self) -> str:
+        """Why its queue is not read, or there is no endpoint; empty: nothing is wrong with either."""
+        if self._target is not None and self._target.endpoint is None:
+            return self._target.trouble
+        return self._intake.reason if self._intake is not None else self._tap.reason
+
+    @property
     def stale(self) -> bool:
         """Its broker is another one now."""
         try:

@@ -81,6 +81,8 @@ class Pushes:
         self._pushers: dict[str, Pusher] = {}
         self._granted: set[str] = set()
         """What this process is to push."""
+        self._troubles: dict[str, str] = {}
+        """Why those of them have not started that could not."""
         self._closing = False
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         gateway.metrics.push_in_flight.set_function(lambda: self.targets.slots.in_flight)
@@ -116,7 +118,17 @@ class Pushes:
         """
         self._granted.add(name)
         async with self._lock(name):
+            await self._try(name)
+
+    async def _try(self, name: str) -> None:
+        """Start it, and remember why that failed."""
+        try:
             await self._start(name)
+        except Exception as error:
+            if name in self._granted:
+                self._troubles[name] = str(error) or repr(error)
+            raise
+        self._troubles.pop(name, None)
 
     async def _start(self, name: str) -> None:
         if name in self._pushers or self._closing:
@@ -137,6 +149,7 @@ class Pushes:
     async def stop(self, name: str, within: float = STOP_WITHIN) -> None:
         """Bring a subscription to an end within this many seconds, and give the rest back."""
         self._granted.discard(name)
+        self._troubles.pop(name, None)
         async with self._lock(name):
             await self._stop(name, within)
 
@@ -150,6 +163,7 @@ class Pushes:
     def lost(self, name: str) -> None:
         """It is another process's: drop everything."""
         self._granted.discard(name)
+        self._troubles.pop(name, None)
         self._drop(name)
 
     def _drop(self, name: str) -> None:
@@ -180,13 +194,14 @@ class Pushes:
             try:
                 subscription = await self._gateway.subscriptions.get(name)
             except NoSuchSubscription:
+                self._troubles.pop(name, None)
                 await self._stop(name, STOP_WITHIN)
                 return
             if pusher is not None and pusher.subscription == subscription and not pusher.stale:
                 pusher.wake()
                 return
             await self._stop(name, STOP_WITHIN)
-            await self._start(name)
+            await self._try(name)
 
     def _changed(self, name: str) -> None:
         """A subscription was put, deleted, paused or resumed here."""
@@ -224,6 +239,26 @@ class Pushes:
         """Whether this process pushes it."""
         return name in self._pushers
 
+    def trouble(self, name: str) -> str:
+        """Why a subscription that this process is to push gets or sends nothing, and nobody wanted that; empty: nothing
+        is wrong, or this process does not push it."""
+        pusher = self._pushers.get(name)
+        return pusher.trouble if pusher is not None else self._troubles.get(name, "")
+
+    async def pending(self, endpoint: str) -> int | None:
+        """Messages that wait for an endpoint in the ledger, of the subscriptions that this process pushes; None: it
+        pushes none of them. Raises LedgerUnavailable."""
+        target = self.targets.get(endpoint)
+        if target is None:
+            return None
+        counts = [await self._gateway.ledger.deliveries.backlog(line.name) for line in list(target.lines)]
+        return sum(each.waiting + each.out for each in counts)
+
+    def last_error(self, endpoint: str) -> str:
+        """Why the last request to an endpoint failed; empty: it did not, or this process made none."""
+        target = self.targets.get(endpoint)
+        return target.last_error if target is not None else ""
+
     async def status(self, subscription: SubscriptionResource) -> PushStatus:
         """How things stand with a pushed subscription; what only the process that pushes it knows is left out by
         another one.
@@ -235,12 +270,12 @@ class Pushes:
         if pusher is not None:
             return await pusher.status()
         backlog = await self._gateway.ledger.deliveries.backlog(subscription.name)
-        paused = subscription.paused
+        paused, trouble = subscription.paused, self._troubles.get(subscription.name, "")
         return PushStatus(
             endpoint=subscription.settings.push,
-            state=PushState.PAUSED if paused else PushState.STOPPED,
-            reason="the subscription is paused" if paused else "this process does not push it",
-            code="subscription_paused" if paused else "",
+            state=PushState.PAUSED if paused else PushState.ERROR if trouble else PushState.STOPPED,
+            reason="the subscription is paused" if paused else trouble or "this process does not push it",
+            code="subscription_paused" if paused else "queue_unreadable" if trouble else "",
             waiting=backlog.waiting,
             retrying=backlog.tried,
             dead=backlog.dead,

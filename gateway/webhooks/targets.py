@@ -178,6 +178,8 @@ class PushTarget:
         """Why there is no endpoint."""
         self.paused_until = 0.0
         self._paused_for = ""
+        self.last_error = ""
+        """Why the last request failed; empty: it did not."""
         self._targets = targets
         self._loop = asyncio.get_running_loop()
         self._next_at = 0.0
@@ -239,6 +241,7 @@ class PushTarget:
         """What the ledger keeps for it says that it failed before: it is no new endpoint."""
         if self.lane.health is Health.NEW and not self.lane.in_flight:
             self.lane.fail()
+            self.last_error = self.last_error or "it failed before this process began"
 
     def recheck(self) -> None:
         """Its owner says that it is well: it is asked at once."""
@@ -429,10 +432,11 @@ class PushTarget:
                 self._pause(now + told.wait, told.why)
         elif good:
             self.breaker.succeeded()
-            self._proven, self._failing_since = True, None
+            self._proven, self._failing_since, self.last_error = True, None, ""
         else:
             if self._failing_since is None:
                 self._failing_since = begun
+            self.last_error = told.why[:500]
             was = self.breaker.state(now)
             self.breaker.failed(now, self._targets.chance)
             if self.breaker.state(now) is BreakerState.OPEN and was is not BreakerState.OPEN:

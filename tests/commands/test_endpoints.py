@@ -50,7 +50,7 @@ def test_put_get_list_and_delete(ask: Gateway, shop: str) -> None:
     settings = json.loads(shown[shown.index("{") :])
     assert settings == json.loads(ask("endpoints", "get", shop, "--json").stdout)["settings"]
     (line,) = [line for line in ask("endpoints", "list").stdout.splitlines() if line.startswith(shop)]
-    assert line.split() == [shop, "active", URL, "json", "v1", "v1a", "none", "-"]
+    assert line.split() == [shop, "active", URL, "json", "v1", "v1a", "none", "-", "-"]
     listed = json.loads(ask("endpoints", "list", "--json").stdout)["endpoints"]
     assert shop in [each["name"] for each in listed]
     assert ask("endpoints", "delete", shop, "--yes").stderr == "deleted\n"

@@ -120,6 +120,38 @@ def test_scopes_of_stored_keys_that_match_nothing(look: Look, file: Path) -> Non
     assert (len(found), found[-1].what) == (21, "30 scopes in all can match nothing")
 
 
+def test_what_the_ledger_defines_and_what_waits(look: Look, file: Path) -> None:
+    specs = [
+        ("subscription", b"fine", {"broker": "local-0-10", "queue": "q", "push": "shop"}),
+        ("subscription", b"lost", {"broker": "gone", "queue": "q", "push": "shop"}),
+        ("bridge", b"move", {"source": {"broker": "local-0-8"}, "target": {"broker": "away"}}),
+        ("tap", b"log", {"broker": "local-0-9"}),
+    ]
+    for kind, name, spec in specs:
+        execute(file, "INSERT INTO resources VALUES (?, ?, ?, 'e', 1, 1)", kind, name, json.dumps(spec).encode())
+    for number, (name, attempt, status) in enumerate(
+        [(b"fine", 1, 0), (b"fine", 2, 0), (b"fine", 0, 0), (b"fine", 1, 2)]
+    ):
+        identity = bytes([number]) * 16
+        execute(
+            file, "INSERT INTO deliveries VALUES (?, ?, ?, ?, ?, 1, 1, ?, 0, ?, 1, ?)", identity, identity, b"d" * 32,
+            name, b"", attempt, status, b"",
+        )  # fmt: skip
+    found = look("[embedded]\nenabled = true", "ledger")
+    assert [(each.where, each.what) for each in found.all("ledger.resources")] == [
+        ("bridge move", "no broker 'away' is configured"),
+        ("subscription lost", "no broker 'gone' is configured"),
+    ]
+    assert found.exit == FAILED
+    (waits,) = found.all("ledger.waiting")
+    assert (waits.where, waits.what) == (
+        "subscription fine", "2 messages wait for endpoint shop after a failed attempt"
+    )  # fmt: skip
+    execute(file, "DELETE FROM resources WHERE name IN (?, ?)", b"lost", b"move")
+    found = look("[embedded]\nenabled = true", "ledger")
+    assert (found.one("ledger.resources").severity.value, found.failed) == ("ok", [])
+
+
 def test_secrets_that_no_key_opens(look: Look, file: Path, tmp_path: Path) -> None:
     ours, other = Seals([b"a" * 32]), Seals([b"b" * 32])
     keys = [{"scheme": "v1", "id": "1", "sealed": ours.seal("x", "y")}]

@@ -136,14 +136,25 @@ async def test_what_waits_for_its_next_attempt_is_there_after_a_restart(tmp_path
         assert (status["waiting"], status["retrying"]) == (1, 1)
         assert status["last_error"].startswith("500")
         assert status["next_attempt_at"] is not None
+        shown = (await client.get("/v1/endpoints/hook")).json()
+        assert (shown["state"], shown["pending"]) == ("error", 1)
+        assert shown["reason"].startswith("1 message waits, last attempt failed: 500")
+        (listed,) = (await client.get("/v1/endpoints")).json()["endpoints"]
+        assert (listed["state"], listed["reason"]) == ("error", shown["reason"])
     hook.status = 200
     async with gateway(tmp_path, hook, schedule="[0, 600]") as (_, client):
+        shown = (await client.get("/v1/endpoints/hook")).json()
+        assert (shown["state"], shown["pending"]) == ("error", 1), "a restart forgets nothing of what waits"
         status = (await client.get("/v1/subscriptions/orders")).json()["push_status"]
         assert (status["waiting"], status["retrying"]) == (1, 1)
         (delivery,) = (await client.get("/v1/deliveries?subscription=orders")).json()["deliveries"]
         answer = await client.post(f"/v1/deliveries/{delivery['id']}:retry")
         assert answer.status_code == 200, answer.text
         await until_settled(client, message_id)
+        async with asyncio.timeout(20):
+            while (shown := (await client.get("/v1/endpoints/hook")).json())["state"] != "active":
+                await asyncio.sleep(0.02)
+        assert (shown["reason"], shown["pending"]) == ("", 0)
     first, second = hook.got
     assert first[0]["webhook-id"] == second[0]["webhook-id"] == delivery["id"]
     assert first[1] == second[1] == b"hello"
@@ -162,3 +173,23 @@ async def test_the_answer_of_an_endpoint_goes_to_whoever_asked(tmp_path: Path, h
         assert delivery.message.body == b"the answer"
         found = delivery.message.properties
         assert (found.correlation_id, found.content_type, found.content_encoding) == ("c-1", "text/x", "gzip")
+
+
+async def test_a_subscription_whose_broker_is_not_configured_any_more_is_in_error(tmp_path: Path, hook: Hook) -> None:
+    away = '[brokers.gone]\nurl = "amqp://127.0.0.1:1/"\n'
+    file = tmp_path / "gateway.toml"
+    embedded = "http.port = 0\nops.port = 0\nembedded = { enabled = true, port = 0 }\n"
+    file.write_text(f'data_dir = "{tmp_path}/data"\n{embedded}[endpoints.hook]\nurl = "https://hook.example"\n{away}')
+    async with running(load(file, {})) as app, httpx.AsyncClient(base_url=app.url, trust_env=False) as client:
+        client.headers["host"] = "localhost"
+        for name, push in (("pushed", "hook"), ("pulled", "")):
+            body = {"broker": "gone", "queue": "orders", "push": push}
+            (await client.put(f"/v1/subscriptions/{name}", json=body)).raise_for_status()
+    file.write_text(file.read_text().removesuffix(away))
+    async with running(load(file, {})) as app, httpx.AsyncClient(base_url=app.url, trust_env=False) as client:
+        client.headers["host"] = "localhost"
+        listed = (await client.get("/v1/subscriptions")).json()["subscriptions"]
+        shown = [(await client.get(f"/v1/subscriptions/{name}")).json() for name in ("pulled", "pushed")]
+        for found in (*listed, *shown):
+            assert (found["state"], found["reason"]) == ("error", "no broker 'gone' is configured"), found["name"]
+        assert len(listed) == 2

@@ -71,6 +71,8 @@ CHECKS: Final[Mapping[str, Check]] = {
     "ledger.clock": Check("its clock and this machine's agree", FAILED),
     "ledger.processes": Check("which gateways work on it, and whether one more can", FAILED),
     "ledger.partitions": Check("there are partitions for today and tomorrow, and we may make more", REFUSED),
+    "ledger.resources": Check("the brokers that its subscriptions, bridges and taps name are configured", FAILED),
+    "ledger.waiting": Check("no message of a pushed subscription waits after an attempt that failed", FAILED),
     "ledger.durable": Check("what it commits survives a loss of power", FAILED),
     "broker.settings": Check("URL, password file and mechanisms can be used", USAGE),
     "broker.dns": Check("its host has an address", UNREACHABLE),

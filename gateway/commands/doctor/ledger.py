@@ -61,6 +61,10 @@ KEYS: Final = (
     " ORDER BY client, id LIMIT 20000"
 )
 """Live keys of callers."""
+RESOURCES: Final = "SELECT kind, name, spec FROM resources WHERE kind IN ('subscription', 'bridge', 'tap') LIMIT 20000"
+"""What names brokers."""
+FAILED_ONCE: Final = "SELECT subscription FROM deliveries WHERE status = 0 AND attempt > 0 LIMIT 10000"
+"""Of each message that waits after an attempt, its subscription."""
 STORED_SCOPES_MAX: Final = 20
 """Most scopes of theirs that are named."""
 TEXTS: Final = (
@@ -142,6 +146,51 @@ def _sealed(report: Report, config: Config, specs: Iterable[bytes]) -> None:
         report.ok("files.secret", f"ledger.secrets_file {file}", f"it opens all {found.total()} secrets of the ledger")
 
 
+def _stored_resources(
+    report: Report, config: Config, rows: Iterable[tuple[object, ...]], tried: Iterable[tuple[object, ...]]
+) -> None:
+    """What the ledger defines: whether its brokers are configured, and whether pushed messages wait after a failure.
+    ``rows``: kind, name and document; ``tried``: for each message that was tried, the name of its subscription."""
+    brokers, missing, count = broker_names(config), list[tuple[str, str]](), 0
+    pushed = {name: settings.push for name, settings in config.subscriptions.items()}
+    for kind, raw, spec in rows:
+        name, count = _text(raw), count + 1
+        with suppress(ValueError, AttributeError):
+            document = json.loads(bytes(spec))  # type: ignore[call-overload]
+            if kind == "subscription":
+                pushed.setdefault(name, str(document.get("push", "")))
+            for part in (document, document.get("source") or {}, document.get("target") or {}):
+                for setting in ("broker", "dead_letter_broker"):
+                    broker = part.get(setting)
+                    if broker and broker not in brokers:
+                        missing.append((f"{kind} {name}", str(broker)))
+    for where, broker in missing[:STORED_SCOPES_MAX]:
+        report.fail(
+            "ledger.resources", where, f"no broker {broker!r} is configured", why="It takes no messages.",
+            do=f"Add [brokers.{broker}] to the configuration, or delete the {where}.",
+        )  # fmt: skip
+    if len(missing) > STORED_SCOPES_MAX:
+        report.fail(
+            "ledger.resources", "the ledger", f"{len(missing)} names of brokers in all are not configured",
+            do="Add them to the configuration.",
+        )  # fmt: skip
+    if count and not missing:
+        text = "brokers of all subscriptions, bridges and taps of the ledger are configured"
+        report.ok("ledger.resources", "the ledger", text)
+    waiting = Counter(name for (raw,) in tried if pushed.get(name := _text(raw)))
+    for name, messages in waiting.most_common(STORED_SCOPES_MAX):
+        what = "1 message waits" if messages == 1 else f"{messages} messages wait"
+        report.warn(
+            "ledger.waiting", f"subscription {name}", f"{what} for endpoint {pushed[name]} after a failed attempt",
+            do=f"gateway endpoints test {pushed[name]} shows what it answers.",
+        )  # fmt: skip
+
+
+def _text(name: object) -> str:
+    """A name as the ledger has it, as text."""
+    return bytes(name).decode("utf-8", "replace")  # type: ignore[call-overload, no-any-return]
+
+
 def _stored_scopes(report: Report, config: Config, rows: Iterable[tuple[object, ...]]) -> None:
     """Scopes of live keys of the ledger that can match nothing, a few of them by name. A broker may have gone since."""
     brokers, found = broker_names(config), list[tuple[str, str, str]]()
@@ -207,6 +256,8 @@ def _sqlite(report: Report, config: Config, path: Path) -> None:
             ) else []  # fmt: skip
             specs = connection.execute(SEALED).fetchall() if "resources" in tables else []
             keys = connection.execute(KEYS, (int(clock.now() * 1e6),)).fetchall() if "api_keys" in tables else []
+            found = connection.execute(RESOURCES).fetchall() if "resources" in tables else []
+            tried = connection.execute(FAILED_ONCE).fetchall() if "deliveries" in tables else []
     except sqlite3.Error as error:
         damaged = isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError)
         report.fail(
@@ -218,6 +269,7 @@ def _sqlite(report: Report, config: Config, path: Path) -> None:
     _revision(report, where, int(rows[0][0]) if rows else 0, by_itself=True)
     _sealed(report, config, (bytes(spec) for (spec,) in specs))
     _stored_scopes(report, config, keys)
+    _stored_resources(report, config, found, tried)
 
 
 def _open(path: Path) -> sqlite3.Connection:
@@ -418,6 +470,8 @@ def _rights(report: Report, config: Config, connection: psycopg.Connection[Any],
         _sealed(report, config, (bytes(spec) for (spec,) in specs))
         keys = connection.execute(KEYS.replace("?", "%s").encode(), (int(clock.now() * 1e6),)).fetchall()
         _stored_scopes(report, config, keys)
+        resources = connection.execute(RESOURCES).fetchall()
+        _stored_resources(report, config, resources, connection.execute(FAILED_ONCE).fetchall())
         holders = connection.execute(
             "SELECT owner FROM shards WHERE owner IS NOT NULL"
             " AND expires_at > extract(epoch FROM clock_timestamp()) * 1000000 ORDER BY owner"
