@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from gateway import __version__, commands, errors
 from gateway.commands import exit_status
@@ -43,6 +44,40 @@ def test_wrong_usage_is_status_2(run: Run, arguments: list[str]) -> None:
     assert result.exit_code == commands.USAGE
     assert not result.stdout
     assert "Usage:" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("publsh", "publish"), ("queues lst", "list"), ("replays wach r1", "watch"), ("queues list --jsn", "--json")],
+)
+def test_what_is_meant_is_said(run: Run, typed: str, meant: str) -> None:
+    result = run(*typed.split())
+    assert result.exit_code == commands.USAGE
+    assert f"Did you mean '{meant}'?" in result.stderr
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_completes_verbs_and_options(run: Run, shell: str) -> None:
+    script = run("completion", shell)
+    assert script.exit_code == 0
+    assert f"_GATEWAY_COMPLETE={shell}_complete" in script.stdout
+    found = {
+        words: completed(shell, words) for words in ("gateway re", "gateway replays wa", "gateway queues list --js")
+    }
+    assert "replays" in found["gateway re"]
+    assert "replay" not in found["gateway re"], "a former name"
+    assert found["gateway replays wa"] == ["watch"]
+    assert found["gateway queues list --js"] == ["--json"]
+
+
+def completed(shell: str, words: str) -> list[str]:
+    """What the script of a shell gets for a line, without the help of each word."""
+    last = words.split()[-1] if shell == "fish" else str(words.count(" "))
+    environment = {"_GATEWAY_COMPLETE": f"{shell}_complete", "COMP_WORDS": words, "COMP_CWORD": last}
+    said = CliRunner().invoke(commands.cli, env=environment, prog_name="gateway").stdout.split("\n")
+    if shell == "zsh":
+        return said[1::3]
+    return [line.partition(",")[2].partition("\t")[0] for line in said if line]
 
 
 @pytest.mark.parametrize(
