@@ -22,7 +22,6 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 VARIABLE = "GATEWAY_SPEC_DIR"
-BESIDE = HERE.parents[2] / "shared" / "spec"
 DEBIAN = Path("/usr/share/amqp/specs")
 """Where Debian's package ``amqp-specs`` has them, in a folder for each."""
 
@@ -90,7 +89,7 @@ def folder() -> Path | None:
     """
     named = os.environ.get(VARIABLE)
     if named is None:
-        return BESIDE if BESIDE.is_dir() else None
+        return None
     if not Path(named).is_dir():
         raise FileNotFoundError(f"{VARIABLE}: there is no folder {named}")
     return Path(named)

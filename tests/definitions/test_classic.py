@@ -81,9 +81,6 @@ def test_where_the_definitions_are_looked_for(monkeypatch: pytest.MonkeyPatch, t
     with pytest.raises(FileNotFoundError, match="GATEWAY_SPEC_DIR"):
         definition("amqp0-8.xml")
     monkeypatch.delenv(definitions.VARIABLE)
-    monkeypatch.setattr(definitions, "BESIDE", tmp_path)
-    assert definitions.folder() == tmp_path
-    monkeypatch.setattr(definitions, "BESIDE", tmp_path / "none")
     assert definitions.folder() is None
     assert definition("amqp0-8.xml") == facts("amqp0-8.xml")
 
