@@ -8,6 +8,7 @@ its advice and the exit status of :func:`status_of`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -297,15 +298,36 @@ ADVICE: Final = {
     "endpoint_in_use": "Delete a subscription: gateway subscriptions delete NAME",
     "replay_not_found": "List the replays: gateway replays list",
     "delivery_not_found": "List the dead messages: gateway dlq list",
-    "message_not_found": "List the messages that the ledger knows: gateway messages",
+    "message_not_found": "List the messages that the ledger knows: gateway messages. By the id of its publisher: "
+    "gateway messages --message-id ID",
+    "no_such_resource": "List what there is: gateway keys list",
+    "run_not_found": "List the runs: gateway pipeline status",
     "precondition_required": "Replace the other settings: --replace",
     "broker_unavailable": "See how the broker does: gateway brokers NAME",
     "protocol_mismatch": "Ask what the broker speaks: gateway probe URL",
     "unsupported": "See what the broker can do: gateway brokers NAME --json",
+    "unroutable": "Bind a queue: gateway bindings add. Or let it go: --no-mandatory",
+    "no_dead_letter_destination": "Name one in the subscription: dead_letter_routing_key or dead_letter_exchange.",
+    "outcome_unknown": "Repeat with the same --idempotency-key.",
+    "not_recorded": "The message may be safe; repeat with the same --idempotency-key.",
+    "access_refused": "Give the login of the broker's URL that permission.",
+    "budget_exceeded": "See which clients hold most: gateway budgets",
+    "certificate_refused": "Correct the broker's settings of TLS, then see: gateway doctor",
+    "token_refused": "Correct the `auth` of the endpoint: gateway endpoints put",
+    "method_not_implemented": "Use another broker, or do without.",
+    "etag_mismatch": "It was changed meanwhile. Look at it, and repeat.",
+    "log_range_ahead": "Ask for less: the log does not go so far yet.",
+    **dict.fromkeys(
+        ("rate_limited", "overloaded", "idempotency_key_running", "peer_unavailable"), "Wait a moment, and repeat."
+    ),
     "ledger_unavailable": "Look at the ledger: gateway doctor",
     "ledger_full": "Look at the disk of the ledger: gateway doctor",
 }
 """Code of a problem -> what to do about it here, in place of what it says to those who speak HTTP."""
+
+
+IN_SENTENCE: Final = re.compile(r"\bdetail\b|errors\[\]|\bAllow header\b")
+"""In the advice of a problem: what it says stands in the sentence above it already."""
 
 
 def problem_text(status: int, problem: Mapping[str, Any]) -> str:
@@ -314,8 +336,8 @@ def problem_text(status: int, problem: Mapping[str, Any]) -> str:
     lines = [f"{said} [{problem['code']}]" if "code" in problem else str(said)]
     # The advice is for those who do not know where to look.
     lines += [f"  {each}" for each in culprits(problem)]
-    advice = ADVICE.get(problem.get("code", "")) or problem.get("advice")
-    if advice and not problem.get("errors"):
+    advice = ADVICE.get(problem.get("code", "")) or problem.get("advice") or ""
+    if advice and not problem.get("errors") and not IN_SENTENCE.search(advice):
         lines.append(f"  {advice}")
     if problem.get("id"):
         lines.append(f"  The message is {problem['id']}.")

@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 import socket
 
-import click
 import pytest
 
 from gateway import commands
 from gateway.api.problems import PROBLEMS
-from gateway.commands import cli
-from gateway.commands.client import ADVICE, DEFAULT_URL, printable, segment
+from gateway.commands.client import ADVICE, DEFAULT_URL, printable, problem_text, segment
 from tests.commands.conftest import Canned, Run
+from tests.test_doc_examples import verb_of
 
 PROBLEM = {
     "type": "/docs/errors#unroutable",
@@ -66,7 +65,10 @@ def test_former_names_still_work_and_are_in_no_list(run: Run, canned: Canned, fo
 
 def test_without_a_culprit_there_is_advice(run: Run, canned: Canned) -> None:
     canned.answer(422, {**PROBLEM, "errors": []})
-    assert "\n  Bind a queue.\n" in run("brokers", "--url", canned.url).stderr
+    assert (
+        "\n  Bind a queue: gateway bindings add. Or let it go: --no-mandatory\n"
+        in run("brokers", "--url", canned.url).stderr
+    )
 
 
 @pytest.mark.parametrize("code", ["unauthorized", "forbidden"])
@@ -75,6 +77,27 @@ def test_a_missing_key_is_told_in_words_of_the_command_line(run: Run, canned: Ca
     told = run("brokers", "--url", canned.url).stderr
     assert "--api-key KEY, or GATEWAY_API_KEY" in told
     assert "Authorization" not in told
+
+
+def told_for(code: str) -> str:
+    """What the command line says to do about a problem."""
+    problem = {"code": code, "detail": "no", "advice": PROBLEMS[code].advice}
+    return problem_text(PROBLEMS[code].status, problem).partition("\n")[2]
+
+
+@pytest.mark.parametrize("code", PROBLEMS)
+def test_advice_is_in_words_of_the_command_line(code: str) -> None:
+    """Headers, methods, paths and members are for those who speak HTTP."""
+    told = told_for(code)
+    assert set(ADVICE) <= set(PROBLEMS)
+    assert not re.search(r"\b(GET|POST|PUT|PATCH|DELETE|Retry-After|If-Match|ETag|detail)\b|/v1/|errors\[|\": ", told)
+    for command in re.findall(r"gateway [a-z][^:.]*", told):
+        verb_of(command.split()[1:])
+
+
+def test_a_message_is_looked_for_by_the_id_of_its_publisher_too() -> None:
+    assert "gateway messages --message-id ID" in told_for("message_not_found")
+    assert told_for("local") == "", "its sentence says all"
 
 
 def test_an_answer_that_is_no_problem_document(run: Run, canned: Canned) -> None:
@@ -142,17 +165,3 @@ def test_names_in_paths(name: str, path: str) -> None:
 )
 def test_cells_never_move_the_cursor(value: object, text: str) -> None:
     assert printable(value) == text
-
-
-def test_advice_on_the_command_line_names_commands_that_there_are() -> None:
-    assert set(ADVICE) <= set(PROBLEMS)
-    for advice in ADVICE.values():
-        if "gateway " not in advice:
-            continue
-        command = advice.partition(": gateway ")[2].split()
-        context = click.Context(cli)
-        found: click.Command = cli
-        while isinstance(found, click.Group):
-            inner = found.get_command(context, command.pop(0))
-            assert inner is not None, advice
-            found = inner
