@@ -13,7 +13,7 @@ where the last one ends::
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import sqlalchemy as sa
@@ -21,6 +21,9 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 from gateway.ledger.models import UInt64
 
+PART: Final = 1 << 20
+"""Bytes after which a batch of payloads is full. While the driver copies what a statement is given, it holds the
+interpreter's lock, and the event loop waits."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -36,6 +39,11 @@ class RowBatch:
 
     def __len__(self) -> int:
         return len(self._rows)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether further rows belong into another statement."""
+        return self._end > PART
 
     def add(self, plain: tuple[Any, ...], *octets: bytes) -> None:
         """A row: the values of the columns of numbers and ASCII text, in order, then those of octets."""

@@ -34,9 +34,6 @@ SETTLED = frozenset({EventKind.ACKNOWLEDGED, EventKind.REJECTED, EventKind.DISCA
 NONE: frozenset[EventKind] = frozenset()
 CHUNK = 1_000
 """Most payloads that are forgotten in one transaction."""
-PART = 4 << 20
-"""Bytes of payloads after which another statement begins: the driver holds the interpreter's lock while it takes what a
-statement is given."""
 DIGEST = 16
 """Octets of a digest."""
 
@@ -151,14 +148,13 @@ class Bodies:
 
     def add(self, connection: sa.Connection, rows: Mapping[Key, tuple[bytes, int, int]]) -> None:
         """Add payloads: what they are, how many more deliveries need them, and until when they are kept (0: not)."""
-        batch, size = RowBatch(), 0
+        batch = RowBatch()
         for key in sorted(rows):  # the same order in every process: they may share messages
             payload, owed, kept_until = rows[key]
             batch.add((owed, kept_until), *key, payload)
-            size += len(payload)
-            if size >= PART:
+            if batch.is_full:
                 self._add.run(connection, batch.parameters())
-                batch, size = RowBatch(), 0
+                batch = RowBatch()
         if batch:
             self._add.run(connection, batch.parameters())
 

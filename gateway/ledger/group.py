@@ -83,7 +83,7 @@ class GroupRows:
         that are kept."""
         self.events = RowBatch() if events is None else events
         self.messages = RowBatch() if messages is None else messages
-        self.opened = RowBatch()
+        self.opened: list[RowBatch] = []
         self.settled = RowBatch()
         self.parked = RowBatch()
         self.inbox: dict[bytes, InboxRow] = {}
@@ -115,7 +115,7 @@ class GroupRows:
             elif opened.pop(message_id, None) is None:
                 (self.settled if effect is Effect.SETTLES else self.parked).add((), message_id)
         for message_id, entry in opened.items():
-            self.opened.add((0, entry.broker, entry.at), message_id, b"", b"", b"", b"")
+            self._open((0, entry.broker, entry.at), message_id, b"", b"", b"", b"")
 
     def add_inbox(self, rows: Sequence[InboxRow]) -> None:
         """Rows of the inbox, of which the last with the same scope and key counts."""
@@ -132,7 +132,12 @@ class GroupRows:
             self.events.add((EventKind.ACCEPTED.value, intent.at, broker, message.version), message_id, b"")
             self._add_message(message_id, intent.at, message)
             exchange, routing_key = octets(intent.exchange), octets(intent.routing_key)
-            self.opened.add((item, broker, intent.at), message_id, claim.key_id, exchange, routing_key, intent.payload)
+            self._open((item, broker, intent.at), message_id, claim.key_id, exchange, routing_key, intent.payload)
+
+    def _open(self, plain: tuple[Any, ...], *octets: bytes) -> None:
+        if not self.opened or self.opened[-1].is_full:
+            self.opened.append(RowBatch())
+        self.opened[-1].add(plain, *octets)
 
     def _add_message(self, message_id: bytes, at: int, message: NewMessage) -> None:
         properties = message.properties
@@ -304,8 +309,8 @@ class GroupCommit:
             self._messages.run(connection, rows.messages, lease.shard, first)
         if rows.events:
             self._events.run(connection, rows.events, lease.shard, first)
-        if rows.opened:
-            self._open.run(connection, rows.opened.parameters(**mine))
+        for opened in rows.opened:
+            self._open.run(connection, opened.parameters(**mine))
         if rows.settled:
             self._settle.run(connection, rows.settled.parameters())
         if rows.parked:

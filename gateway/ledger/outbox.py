@@ -116,6 +116,9 @@ class OutboxRows:
                     octets(row.client),
                     document(row.reason),
                 )
+                if batch.is_full:
+                    self._put.run(connection, batch.parameters())
+                    batch = RowBatch()
         if batch:
             self._put.run(connection, batch.parameters())
 

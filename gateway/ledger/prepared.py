@@ -7,6 +7,7 @@ Transactions, connections and errors stay SQLAlchemy's: what the driver raises h
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, TypeVar
@@ -41,8 +42,14 @@ class PreparedStatement:
 
     def __init__(self, database: Database, statement: sa.Executable) -> None:
         assert isinstance(statement, sa.ClauseElement)
-        compiled: Any = statement.compile(dialect=database.url.get_dialect()())
-        self._text = str(compiled)
+        dialect: Any = database.url.get_dialect()
+        if database.dialect == "sqlite":
+            # Numbered, a value is given once, wherever it stands: the driver would copy it for each place.
+            compiled: Any = statement.compile(dialect=dialect(paramstyle="numeric_dollar"))
+            self._text = re.sub(r"\$(\d)", r"?\1", str(compiled))
+        else:
+            compiled = statement.compile(dialect=dialect())
+            self._text = str(compiled)
         self._positions: tuple[str, ...] | None = tuple(compiled.positiontup) if compiled.positional else None
         self._fixed = {name: value for name, value in compiled.params.items() if value is not None}
 

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import pytest
 import sqlalchemy as sa
 
-from gateway.ledger.batch import RowBatch, select_rows
-from gateway.ledger.engine import Database
+from gateway.ledger import Ledger, prepared
+from gateway.ledger.batch import PART, RowBatch, select_rows
+from gateway.ledger.engine import Database, run
 from gateway.ledger.models import UInt64
+from tests.ledger.conftest import intent, new_id
+from tests.ledger.test_deliveries import owed
+from tests.ledger.test_outbox import promised
+
+Sql = Callable[[str], list[Any]]
 
 COLUMNS: tuple[sa.Column[Any], ...] = (
     sa.Column("name", sa.LargeBinary),
@@ -44,3 +52,36 @@ def test_rows_come_out_as_they_went_in(database: Database) -> None:
 
 def test_an_empty_batch_has_no_rows(database: Database) -> None:
     assert fetch(database, RowBatch()) == []
+
+
+async def put(ledger: Ledger, payloads: list[bytes]) -> None:
+    await ledger.outbox.put([promised(payload=payload) for payload in payloads])
+
+
+async def store(ledger: Ledger, payloads: list[bytes]) -> None:
+    await ledger.deliveries.store([owed(payload=payload, size=len(payload)) for payload in payloads])
+
+
+async def claim(ledger: Ledger, payloads: list[bytes]) -> None:
+    await ledger.claim_key("shop", "k", bytes(32), [intent(new_id(), payload) for payload in payloads])
+
+
+@pytest.mark.parametrize(("write", "table"), [(put, "outbox"), (store, "bodies"), (claim, "obligations")])
+async def test_large_payloads_are_given_to_several_statements(
+    ledger: Ledger, sql: Sql, write: Any, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the driver copies what one is given, the event loop waits."""
+    sizes: list[int] = []
+
+    def noted(connection: Any, text: str, parameters: Any) -> Any:
+        values = parameters.values() if isinstance(parameters, dict) else parameters
+        sizes.append(sum(len(value) for value in values if isinstance(value, bytes | str)))
+        return run(connection, text, parameters)
+
+    monkeypatch.setattr(prepared, "run", noted)
+    payloads = [bytes([number]) * 300_000 for number in range(12)]
+    await write(ledger, payloads)
+    assert sum(sizes) > sum(map(len, payloads))
+    assert max(sizes) < PART + 310_000
+    found = sorted(bytes(row[0])[-50:] for row in sql(f"SELECT payload FROM {table}"))
+    assert found == [payload[-50:] for payload in payloads]
