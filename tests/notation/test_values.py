@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from base64 import b64encode
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -12,9 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway import notation
 from gateway.notation.values import (
+    BASE64_PART,
     WORDS,
     ValueProblem,
+    octets_from_json,
     table_from_json,
     table_to_json,
     text_to_json,
@@ -63,6 +67,39 @@ def test_there_and_back(value: Any, json: Any) -> None:
     found = value_from_json(msgspec.json.decode(msgspec.json.encode(json)))
     assert found == value
     assert type_of(found) == type_of(value)
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 3, BASE64_PART // 4 * 3 - 1, BASE64_PART // 4 * 3, BASE64_PART * 2 + 1])
+def test_base64_of_any_length(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    decode, sizes = notation.values.a2b_base64, []
+
+    def noted(text: str, *, strict_mode: bool) -> bytes:
+        sizes.append(len(text))
+        return decode(text, strict_mode=strict_mode)
+
+    monkeypatch.setattr(notation.values, "a2b_base64", noted)
+    octets = bytes(index * index % 251 for index in range(size))
+    assert octets_from_json(b64encode(octets).decode()) == octets
+    assert max(sizes) <= BASE64_PART
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{'A' * (BASE64_PART - 4)}AA==AAAA",  # padding where the first part ends
+        f"{'A' * (BASE64_PART - 1)}=AAA=",
+        f"{'A' * BASE64_PART}=",
+        f"{'A' * BASE64_PART}A",
+        f"{'A' * BASE64_PART}AAA",
+        f"{'A' * BASE64_PART * 2}A!AA",
+        f"{'A' * BASE64_PART * 2}AA\n==",
+        f"{'A' * BASE64_PART}é===",
+    ],
+    ids=lambda text: text[-8:],
+)
+def test_long_base64_is_checked_as_a_whole(text: str) -> None:
+    with pytest.raises(ValueProblem, match="not base64"):
+        octets_from_json(text)
 
 
 def test_nan() -> None:
