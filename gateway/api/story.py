@@ -145,6 +145,7 @@ ENDS: Final[Mapping[MessageState, str]] = {
 }
 """State -> where the message is, if nothing of it is pending."""
 
+TEST_ENDPOINT: Final = "gateway endpoints test {endpoint}"
 SHOW_QUEUE: Final = "gateway queues show {broker} {queue}"
 ADVICE: Final[Mapping[MessageState, tuple[Step, ...]]] = {
     MessageState.CONFIRMED: (Step("See how many messages its queue holds, and who consumes it.", SHOW_QUEUE),),
@@ -310,6 +311,8 @@ def advice(message: StoredMessage, events: Sequence[RecordedEvent], holding: Hol
         steps.append(Step(step.what, step.command.format_map(_wait_words(wait, quoted))))
     for delivery in holding.deliveries:
         steps += _delivery_steps(delivery)
+        if not delivery.dead and message.state is MessageState.RETRYING:
+            steps.append(Step("See what the endpoint answers.", TEST_ENDPOINT.format_map(words)))
     if not holding.deliveries and holding.outbox is None and message.state is not None:
         told = {step.command for step in steps}
         more = [Step(step.what, step.command.format_map(words)) for step in ADVICE.get(message.state, ())]

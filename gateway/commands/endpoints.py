@@ -11,6 +11,7 @@ import click
 from gateway.commands import REFUSED, Failure, Noun
 from gateway.commands.client import ApiClient, client_options, note, print_json, print_table, printable, segment
 from gateway.commands.settings import confirm, exists, pages, read_settings, yes_option
+from gateway.terminal import table_lines
 
 TEST_WAIT = 300.0
 """How long a test may take, in seconds: the longest deadline of an endpoint."""
@@ -102,6 +103,11 @@ def put_endpoint(name: str, file: Any, replace: bool, url: str, api_key: str | N
     else:
         note(f"{name} is {found['state']}: {printable(found['settings']['url'])}")
         print_secrets(found["signing_keys"])
+        if any(not key["public_key"] for key in found["signing_keys"]) and not new_secrets(found):
+            note(
+                f"{name} was there before, and its key is not shown again. To make another key, which is printed: "
+                f"gateway endpoints rotate {name}"
+            )
 
 
 @endpoints.command("delete")
@@ -222,16 +228,19 @@ def rotate_endpoint(
 ) -> None:
     """Make new signing keys for the endpoint NAME. They are printed now and never again.
 
+    The new secrets alone are on stdout, so that it can go to a file; what else there is to say is on stderr.
+
     \b
-    Example:
+    Examples:
       gateway endpoints rotate shop --overlap 3600
+      gateway endpoints rotate shop > key.txt
     """
     body = {"schemes": list(schemes), "overlap_seconds": None if until_finish else overlap, "finish": finish}
     found = ApiClient(url, api_key).ask("POST", endpoint_path(name) + ":rotate", body=body)
     if as_json:
         print_json(found)
     else:
-        print_keys(found["signing_keys"])
+        print_keys(found["signing_keys"], err=bool(new_secrets(found)))
         print_secrets(found["signing_keys"])
 
 
@@ -256,15 +265,22 @@ def print_endpoint(endpoint: Mapping[str, Any], as_json: bool) -> None:
     print_json(settings)
 
 
-def print_keys(keys: Sequence[Mapping[str, Any]]) -> None:
-    """Signing keys, without what is secret."""
-    print_table(
-        ("KEY", "SCHEME", "CREATED", "UNTIL", "OLD", "PUBLIC KEY"),
-        (
-            (key["id"], key["scheme"], key["created_at"], key["until"], key["old"], key["public_key"] or "-")
-            for key in keys
-        ),
-    )
+def print_keys(keys: Sequence[Mapping[str, Any]], *, err: bool = False) -> None:
+    """Signing keys, without what is secret; ``err``: on stderr."""
+    heads = ("KEY", "SCHEME", "CREATED", "UNTIL", "OLD", "PUBLIC KEY")
+    rows = [
+        (key["id"], key["scheme"], key["created_at"], key["until"], key["old"], key["public_key"] or "-")
+        for key in keys
+    ]
+    if err:
+        note("\n".join(table_lines(heads, rows)))
+    else:
+        print_table(heads, rows)
+
+
+def new_secrets(endpoint: Mapping[str, Any]) -> list[str]:
+    """The secrets that this answer shows, and no other will."""
+    return [key["secret"] for key in endpoint["signing_keys"] if "secret" in key]
 
 
 def print_secrets(keys: Sequence[Mapping[str, Any]]) -> None:

@@ -84,10 +84,14 @@ DROP_HEADER: Final = "Webhook-Verdict"
 DROP: Final = "drop"
 """Header of an answer, and its value, with which a receiver says that it wants the message never again."""
 
+REFUSED_IT: Final = "the receiver refused it: is its key, or its credential, that of the endpoint?"
+
 STATUSES: Sequence[StatusRule] = (
     StatusRule(200, 299, AttemptOutcome.DELIVERED, "success"),
     StatusRule(400, 499, AttemptOutcome.DROP, "the receiver asked to drop the message", asked=True),
     StatusRule(300, 399, AttemptOutcome.RETRY, "a redirect, which is never followed: correct the endpoint's URL"),
+    StatusRule(401, 401, AttemptOutcome.RETRY, REFUSED_IT),
+    StatusRule(403, 403, AttemptOutcome.RETRY, REFUSED_IT),
     StatusRule(410, 410, AttemptOutcome.DISABLE, "the endpoint is gone and says so"),
     StatusRule(429, 429, AttemptOutcome.PAUSE, "too many requests"),
     StatusRule(503, 503, AttemptOutcome.PAUSE, "the endpoint is overloaded or under repair"),

@@ -42,6 +42,7 @@ def shop(ask: Gateway, unique_name: Callable[[str], str]) -> Iterator[str]:
 def test_put_get_list_and_delete(ask: Gateway, shop: str) -> None:
     again = ask("endpoints", "put", shop, "-", input=TOML)
     assert (again.exit_code, again.stdout) == (0, ""), "the key is not shown again"
+    assert f"gateway endpoints rotate {shop}" in again.stderr
     shown = ask("endpoints", "get", shop).stdout
     assert "whsec_" not in shown
     assert "whpk_" in shown
@@ -79,10 +80,11 @@ def test_pause_resume_and_enable(ask: Gateway, shop: str) -> None:
 
 def test_rotate(ask: Gateway, shop: str) -> None:
     rotated = ask("endpoints", "rotate", shop, "--scheme", "v1", "--overlap", "60")
-    lines = rotated.stdout.splitlines()
+    lines = rotated.stderr.splitlines()
     assert lines[0].split()[:2] == ["KEY", "SCHEME"]
     assert [line.split()[1] for line in lines[1:4]] == ["v1", "v1", "v1a"]
-    assert lines[4].startswith("whsec_")
+    assert rotated.stdout.startswith("whsec_")
+    assert len(rotated.stdout.splitlines()) == 1, "it can go to a file as it is"
     finished = json.loads(ask("endpoints", "rotate", shop, "--finish", "--json").stdout)
     assert len(finished["signing_keys"]) == 2
     until = json.loads(ask("endpoints", "rotate", shop, "--until-finish", "--json").stdout)

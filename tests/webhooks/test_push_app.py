@@ -131,7 +131,8 @@ async def test_what_waits_for_its_next_attempt_is_there_after_a_restart(tmp_path
     hook.status = 500
     async with gateway(tmp_path, hook, schedule="[0, 600]") as (_, client):
         (message_id,) = await publish(client, "hello")
-        await until_settled(client, message_id, "retrying")
+        told = await until_settled(client, message_id, "retrying")
+        assert "gateway endpoints test hook" in [step["command"] for step in told["advice"]]
         status = (await client.get("/v1/subscriptions/orders")).json()["push_status"]
         assert (status["waiting"], status["retrying"]) == (1, 1)
         assert status["last_error"].startswith("500")
