@@ -139,4 +139,7 @@ def parse_headers(texts: Iterable[str]) -> Iterable[tuple[str, Any]]:
         try:
             yield name[:-1], json.loads(value)
         except ValueError as error:
-            raise click.BadParameter(f"{text!r}: not JSON: {error}", param_hint="--header") from None
+            what = 'what follows := must be JSON: a number, true, null, "text" in quotes, a list or an object'
+            raise click.BadParameter(
+                f"{text!r}: {what} ({error}). Text is written NAME=TEXT.", param_hint="--header"
+            ) from None

@@ -66,7 +66,7 @@ def test_the_idempotency_key_is_a_header(run: Run, canned: Canned) -> None:
         (["--property", "priority"], "'priority' is not NAME=VALUE"),
         (["--property", "priority=high"], "priority is a number, not 'high'"),
         (["--header", "=x"], "'=x' is not NAME=VALUE"),
-        (["--header", "n:=3,"], "not JSON"),
+        (["--header", "n:=3,"], "must be JSON"),
         (["--base64", "a"], "PAYLOAD is not base64"),
     ],
 )
