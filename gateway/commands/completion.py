@@ -17,6 +17,7 @@ def completion(shell: str) -> None:
 
     \b
     Examples:
+      mkdir -p ~/.local/share/bash-completion/completions
       gateway completion bash > ~/.local/share/bash-completion/completions/gateway
       gateway completion zsh > ~/.zfunc/_gateway
       gateway completion fish > ~/.config/fish/completions/gateway.fish
