@@ -99,6 +99,10 @@ REACH: Final[Mapping[str, tuple[str, str]]] = {
 first alone."""
 
 
+GIVEN_BEFORE: Final = "gateway.reach"
+"""Where click's context has those that stand before the verb."""
+
+
 def variable_of(option: str) -> str:
     """The environment variable of one of :data:`REACH`."""
     return f"GATEWAY_{option.upper().replace('-', '_')}"
@@ -175,8 +179,36 @@ class Verbs(click.Group):
             raise Failure(text, exit_status(type(error))) from error
 
 
+def _keep_reach(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        ctx.meta.setdefault(GIVEN_BEFORE, {})[option_name(parameter)] = value
+
+
+def option_name(parameter: click.Parameter) -> str:
+    """The name of one of :data:`REACH`, without its dashes."""
+    return parameter.opts[0].removeprefix("--")
+
+
+def reach_options(function: Any) -> Any:
+    """The options of :data:`REACH` before the verb, for all verbs that take them behind it."""
+    for name in REACH:
+        function = click.option(f"--{name}", hidden=True, expose_value=False, callback=_keep_reach)(function)
+    return function
+
+
+def _check_reach(ctx: click.Context) -> None:
+    """Raises UsageError where options to reach a gateway stand before a verb that asks none."""
+    verb = cli.get_command(ctx, ctx.invoked_subcommand or "")
+    options = {name for each in verb.params for name in each.opts} if verb is not None else set()
+    if verb is None or isinstance(verb, click.Group) or "--url" in options:
+        return
+    for name in ctx.meta.get(GIVEN_BEFORE, {}):
+        raise click.UsageError(f"{verb.name} asks no running gateway: take out --{name}.", ctx)
+
+
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="gateway")
+@reach_options
 @click.pass_context
 def cli(ctx: click.Context) -> None:
     """One gateway for AMQP 0-8 to 0-10 brokers, with HTTP for everyone else.
@@ -188,6 +220,7 @@ def cli(ctx: click.Context) -> None:
     """
     if os.environ.get("NO_COLOR"):
         ctx.color = False
+    _check_reach(ctx)
 
 
 def _show_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -18,7 +18,18 @@ from urllib.parse import quote
 import click
 
 from gateway.access.scopes import DEFAULT_EXCHANGE
-from gateway.commands import FAILED, NOT_FOUND, REACH, REFUSED, UNREACHABLE, USAGE, Failure, variable_of
+from gateway.commands import (
+    FAILED,
+    GIVEN_BEFORE,
+    NOT_FOUND,
+    REACH,
+    REFUSED,
+    UNREACHABLE,
+    USAGE,
+    Failure,
+    option_name,
+    variable_of,
+)
 from gateway.terminal import note, output_options, print_json, print_table, printable
 from gateway.validation import culprits
 
@@ -83,7 +94,16 @@ def _no_password() -> str:
 
 
 def _keep(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
-    ctx.meta.setdefault(TLS_FILES, {})[str(parameter.name).removeprefix(TLS_OPTION)] = value or ""
+    found = _given(ctx, parameter, value)
+    ctx.meta.setdefault(TLS_FILES, {})[str(parameter.name).removeprefix(TLS_OPTION)] = found or ""
+
+
+def _given(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """What stands behind the verb; else before it; else what the environment says."""
+    if ctx.get_parameter_source(str(parameter.name)) is click.core.ParameterSource.COMMANDLINE:
+        return value
+    found: str | None = ctx.meta.get(GIVEN_BEFORE, {}).get(option_name(parameter), value)
+    return found
 
 
 def tls_files() -> Tls:
@@ -112,13 +132,20 @@ def client_options(function: F) -> F:
             for name in ("key", "cert", "ca")
         ),
         output_options,
-        click.option("--api-key", envvar=variable_of("api-key"), help=REACH["api-key"][1], hidden=True),
+        click.option(
+            "--api-key",
+            envvar=variable_of("api-key"),
+            help=REACH["api-key"][1],
+            hidden=True,
+            callback=_given,
+        ),
         click.option(
             "--url",
             envvar=variable_of("url"),
             default=DEFAULT_URL,
             show_default=True,
             show_envvar=True,
+            callback=_given,
             help="Where the gateway is. `gateway --help` has --api-key and what TLS needs.",
         ),
     ):

@@ -47,6 +47,22 @@ def test_a_problem_is_told_and_has_its_exit_status(run: Run, canned: Canned, htt
     ]
 
 
+def test_how_to_reach_a_gateway_may_stand_before_the_verb(
+    run: Run, canned: Canned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    canned.answer(200, {"brokers": []})
+    monkeypatch.setenv("GATEWAY_URL", "http://127.0.0.1:1")
+    before = run("--url", canned.url, "--api-key", "secret", "brokers")
+    assert before.exit_code == 0, before.stderr
+    assert canned.asked[-1][2]["authorization"] == "Bearer secret"
+    both = run("--url", "http://127.0.0.1:1", "brokers", "--url", canned.url)
+    assert both.exit_code == 0, "what stands behind the verb counts"
+    no_use = run("--url", canned.url, "serve")
+    assert (no_use.exit_code, "serve asks no running gateway" in no_use.stderr) == (commands.USAGE, True)
+    missing = run("--key", "key.pem", "brokers", "--url", canned.url)
+    assert "--cert is missing" in missing.stderr
+
+
 @pytest.mark.parametrize("code", ["invalid_parameter", "invalid_request", "invalid_value"])
 def test_a_value_that_the_gateway_does_not_take_is_wrong_usage(run: Run, canned: Canned, code: str) -> None:
     canned.answer(422, {**PROBLEM, "code": code})
