@@ -12,7 +12,7 @@ import re
 import shutil
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import click
@@ -127,11 +127,14 @@ def escaped(text: str) -> str:
     return _NOT_SHOWN.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
-def print_table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+def print_table(
+    heads: Sequence[str], rows: Iterable[Sequence[Any]], *, whole: Collection[str] = (), first_out: Sequence[str] = ()
+) -> None:
     """Print rows in columns, or with tabs where that was asked for.
 
     A column is as wide as it needs to be. On a terminal a table is made to fit (:func:`fitted`); a file or a pipe gets
-    all of it. Control characters are shown, not sent to the terminal.
+    all of it. Control characters are shown, not sent to the terminal. ``whole`` and ``first_out``: heads of columns
+    that are not cut, and of those that are left out first.
     """
     cells: Sequence[Sequence[str]] = [[printable(cell) for cell in row] for row in rows]
     if output() == "tsv":
@@ -139,8 +142,9 @@ def print_table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
             click.echo("\t".join(line))
         return
     if output() == "table" and sys.stdout.isatty():
-        shown, cells = fitted(heads, cells, shutil.get_terminal_size((WIDTH, 24)).columns)
-        if left_out := heads[len(shown) :]:
+        columns = shutil.get_terminal_size((WIDTH, 24)).columns
+        shown, cells = fitted(heads, cells, columns, whole=whole, first_out=first_out)
+        if left_out := [head for head in heads if head not in shown]:
             note(f"Left out for want of room: {', '.join(left_out)}. --output wide shows all.")
         heads = shown
     state = heads.index("STATE") if "STATE" in heads else None
@@ -155,33 +159,43 @@ def print_table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 
 
 def fitted(
-    heads: Sequence[str], cells: Sequence[Sequence[str]], columns: int
+    heads: Sequence[str],
+    cells: Sequence[Sequence[str]],
+    columns: int,
+    *,
+    whole: Collection[str] = (),
+    first_out: Sequence[str] = (),
 ) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
     """Return heads and cells of a table whose lines have at most so many columns of the terminal, if they can.
 
     Times lose the part below a second first. Then text is cut, the widest first, to what its head needs, or
-    :data:`CELL_MIN`. At last columns are left out, from the right. Names, states, times and numbers are never cut: half
-    of them says something else.
+    :data:`CELL_MIN`. At last columns are left out: those of ``first_out`` in their order, then from the right. Names,
+    states, times and numbers are never cut: half of them says something else. Nor are the columns of ``whole``.
     """
     widths = _widths(heads, cells)
     if _length(widths) > columns:
         cells = [[_BELOW_A_SECOND.sub("", cell) for cell in line] for line in cells]
         widths = _widths(heads, cells)
     least = [
-        width if column == 0 or head == "STATE" or all(_WHOLE.fullmatch(line[column]) for line in cells)
+        width if column == 0 or head in ("STATE", *whole) or all(_WHOLE.fullmatch(line[column]) for line in cells)
         else min(width, max(CELL_MIN, len(head)))
         for column, (head, width) in enumerate(zip(heads, widths, strict=True))
     ]  # fmt: skip
-    while _length(least) > columns and len(least) > 1:
-        least.pop()
-    widths = widths[: len(least)]
+    kept = list(range(len(heads)))
+    expendable = [heads.index(head) for head in first_out if head in heads]
+    while _length([least[column] for column in kept]) > columns and len(kept) > 1:
+        kept.remove(expendable.pop(0) if expendable else kept[-1])
+        expendable = [column for column in expendable if column in kept]
+    heads = [heads[column] for column in kept]
+    cells = [[line[column] for column in kept] for line in cells]
+    widths, least = [widths[column] for column in kept], [least[column] for column in kept]
     while _length(widths) > columns and widths != least:
         widths[max(range(len(widths)), key=lambda column: (widths[column] > least[column], widths[column]))] -= 1
     cut = [
         [cell if len(cell) <= width else f"{cell[: width - 1]}…" for cell, width in zip(line, widths, strict=False)]
         for line in cells
     ]
-    return heads[: len(widths)], cut
+    return heads, cut
 
 
 def _widths(heads: Sequence[str], cells: Sequence[Sequence[str]]) -> list[int]:

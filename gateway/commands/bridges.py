@@ -9,13 +9,18 @@ from typing import Any
 import click
 
 from gateway.access.scopes import DEFAULT_EXCHANGE
-from gateway.commands import DIFFERENT, Failure, Noun
+from gateway.commands import DIFFERENT, FAILED, Failure, Noun
 from gateway.commands.client import ApiClient, client_options, note, print_json, print_table, printable, segment
 from gateway.commands.settings import confirm, pages, put, read_settings, yes_option
+from gateway.runtime.clock import clock
 from gateway.validation import ago
 
 COMPARE_WAIT = 600.0
 """How long a comparison may take, in seconds."""
+START_WAIT, START_EVERY = 1.0, 0.05
+"""How long a bridge that was put may take to start, and how often it is asked, in seconds."""
+FIRST_OUT = ("LAG", "RATE", "LOSSES", "LEFT", "DONE", "TO")
+"""What the list leaves out first, where it has reasons and not enough room."""
 DIGITS = 16
 """How much of a digest is shown."""
 
@@ -64,6 +69,8 @@ def list_bridges(url: str, api_key: str | None, as_json: bool) -> None:
             )
             for row in found
         ),
+        whole=("FROM",),
+        first_out=FIRST_OUT if any(row["reason"] for row in found) else ("REASON",),
     )
 
 
@@ -88,6 +95,8 @@ def get_bridge(name: str, url: str, api_key: str | None, as_json: bool) -> None:
 def put_bridge(name: str, file: Any, replace: bool, url: str, api_key: str | None, as_json: bool) -> None:
     """Create the bridge NAME with the settings in FILE, or leave it as it is if it has them.
 
+    It waits a moment for the bridge to start, and fails if it cannot. The bridge stays, and tries again.
+
     FILE is JSON, or TOML as in the configuration file: the settings themselves, or with [bridges.NAME] before them.
     `-` is the standard input.
 
@@ -99,12 +108,15 @@ def put_bridge(name: str, file: Any, replace: bool, url: str, api_key: str | Non
       END
     """
     settings = read_settings(file.read(), name)
-    found = put(ApiClient(url, api_key), bridge_path(name), settings, replace)
+    client = ApiClient(url, api_key)
+    found = started(client, put(client, bridge_path(name), settings, replace))
     if as_json:
         print_json(found)
     else:
         settings = found["settings"]
         note(f"{name}: from {source_text(settings['source'])} to {target_text(settings['target'])}")
+    if found["state"] == "error":
+        raise Failure(f"state: error: {printable(found['reason'] or found['last_error'])}", FAILED)
 
 
 @bridges.command("delete")
@@ -222,6 +234,15 @@ def compare_bridge(
 
 
 # ---------------------------------------------------------------------------------------------------- pieces
+
+
+def started(client: ApiClient, bridge: dict[str, Any]) -> dict[str, Any]:
+    """How a bridge stands once it has started, or after :data:`START_WAIT` seconds."""
+    until = clock.monotonic() + START_WAIT
+    while bridge["state"] == "starting" and clock.monotonic() < until:
+        clock.block(START_EVERY)
+        bridge = client.ask("GET", bridge_path(bridge["name"]))
+    return bridge
 
 
 def moment(text: str | None) -> str | None:

@@ -58,6 +58,7 @@ def list_endpoints(url: str, api_key: str | None, as_json: bool) -> None:
             )
             for row in found
         ),
+        first_out=("AUTH", "SIGNED", "FORMAT") if any(row["reason"] for row in found) else (),
     )
 
 

@@ -52,6 +52,8 @@ def list_subscriptions(url: str, api_key: str | None, as_json: bool) -> None:
             )
             for row in found
         ),
+        whole=("FROM",),
+        first_out=("OUT", "LEASE", "TO") if any(row["reason"] for row in found) else (),
     )
 
 

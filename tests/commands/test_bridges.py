@@ -187,3 +187,30 @@ def test_texts() -> None:
     assert source_text({"broker": "b", "exchange": "x", "binding_key": "", "queue": ""}) == "b exchange x"
     assert target_text({"broker": "b", "exchange": "x", "routing_key": None}) == "b x"
     assert [lag_text(lag) for lag in (None, 0.0123, 12.34)] == ["-", "12.3 ms", "12.3 s"]
+
+
+BRIDGE: dict[str, Any] = {
+    "name": "move", "state": "error", "reason": "no queue 'orders'", "last_error": "",
+    "settings": {
+        "source": {"broker": "a", "queue": "orders", "exchange": "", "binding_key": ""},
+        "target": {"broker": "b", "exchange": "", "routing_key": "orders"},
+    },
+}  # fmt: skip
+
+
+def test_a_bridge_that_cannot_start_is_told(run: Run, canned: Canned) -> None:
+    canned.answer(200, BRIDGE)
+    put = run("bridges", "put", "move", "-", "--url", canned.url, input=TOML.format("x"))
+    assert (put.exit_code, put.stderr.splitlines()) == (
+        commands.FAILED,
+        ["move: from a orders to b amq.default orders", "gateway: state: error: no queue 'orders'"],
+    )
+    as_json = run("bridges", "put", "move", "-", "--json", "--url", canned.url, input=TOML.format("x"))
+    assert (as_json.exit_code, json.loads(as_json.stdout)["state"]) == (commands.FAILED, "error")
+
+
+def test_a_bridge_that_takes_its_time_to_start_is_put(run: Run, canned: Canned) -> None:
+    canned.answer(200, {**BRIDGE, "state": "starting"})
+    put = run("bridges", "put", "move", "-", "--url", canned.url, input=TOML.format("x"))
+    assert put.exit_code == 0
+    assert canned.asked[-1][:2] == ("GET", "/v1/bridges/move")
