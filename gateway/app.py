@@ -484,7 +484,8 @@ async def _start_embedded(
         await broker.start()
     except OSError as error:
         tls = f" or embedded.tls.port {settings.tls.port}" if settings.tls.cert_file else ""
-        raise ConfigurationError(f"embedded.port {settings.port}{tls}: {error.strerror}") from None
+        another = "Choose another one: --amqp-port, embedded.port or GATEWAY_AMQP_PORT"
+        raise ConfigurationError(f"embedded.port {settings.port}{tls}: {error.strerror}. {another}") from None
     stack.push_async_callback(broker.stop)
     return (broker.port, broker.tls_port) if settings.tls.cert_file else (broker.port,)
 
@@ -630,8 +631,14 @@ def _listen(host: str, port: int, name: str) -> socket.socket:
         listener.bind((host.strip("[]"), port))
     except OSError as error:
         listener.close()
-        raise ConfigurationError(f"{name}.port {port} on {host}: {error.strerror or error}") from None
+        raise ConfigurationError(f"{name}.port {port} on {host}: {error.strerror or error}{_another(name)}") from None
     return listener
+
+
+def _another(name: str) -> str:
+    """How to choose another port than the one that is taken."""
+    options = {"http": "--http-port, ", "ops": "--ops-port, "}
+    return f". Choose another one: {options.get(name, '')}{name}.port or GATEWAY_{name.upper()}_PORT"
 
 
 def _port(listener: socket.socket) -> int:

@@ -66,7 +66,10 @@ def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
         process = serve(tmp_path, "--ops-port", "0", "--amqp-port", "0", "--http-port", port)
         _, log = process.communicate(timeout=30)
     assert process.returncode == commands.USAGE
-    assert log.decode().splitlines()[-1] == f"gateway: http.port {port} on 127.0.0.1: Address already in use"
+    assert log.decode().splitlines()[-1] == (
+        f"gateway: http.port {port} on 127.0.0.1: Address already in use. "
+        "Choose another one: --http-port, http.port or GATEWAY_HTTP_PORT"
+    )
 
 
 def test_a_ports_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
