@@ -10,9 +10,7 @@ import click
 from gateway.access.scopes import DEFAULT_EXCHANGE
 from gateway.commands.client import ApiClient, client_options, note, print_json, print_table, segment
 from gateway.commands.resources import parse_arguments
-from gateway.commands.settings import confirm, yes_option
-
-LISTED = {"limit": "1000"}
+from gateway.commands.settings import LISTED, arguments_text, confirm, declared, yes_option
 
 arguments_option = click.option(
     "--arguments", default="{}", metavar="JSON", help='Arguments, as in {"x-match": "any"}.'
@@ -47,7 +45,10 @@ def list_exchanges(broker: str, url: str, api_key: str | None, as_json: bool) ->
     if as_json:
         print_json({"exchanges": found})
         return
-    print_table(("NAME", "SETTINGS"), ((row["name"], json.dumps(row["settings"])) for row in found))
+    print_table(
+        ("NAME", "TYPE", "DURABLE", "AUTO DELETE", "INTERNAL", "ARGUMENTS"),
+        ((row["name"], *declared(row, "type", "durable", "auto_delete", "internal")) for row in found),
+    )
 
 
 @exchanges.command("show")
@@ -187,7 +188,7 @@ def list_bindings(broker: str, url: str, api_key: str | None, as_json: bool) -> 
                 row["exchange"] or DEFAULT_EXCHANGE,
                 row["binding_key"],
                 f"queue {row['queue']}" if row["queue"] is not None else f"exchange {row['destination']}",
-                json.dumps(row["arguments"]),
+                arguments_text(row["arguments"]),
             )
             for row in found
         ),

@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
+from gateway.commands import NOT_FOUND, Failure
 from gateway.commands.client import ApiClient, client_options, note, print_json, print_table, segment
-from gateway.commands.settings import confirm, yes_option
+from gateway.commands.settings import LISTED, confirm, declared, yes_option
 
 
 @click.command(short_help="Show the brokers of a running gateway.")
@@ -61,17 +62,43 @@ def queue_path(broker: str, queue: str) -> str:
 @click.argument("broker")
 @client_options
 def list_queues(broker: str, url: str, api_key: str | None, as_json: bool) -> None:
-    """List the queues of BROKER that were declared through the gateway.
+    """List the queues of BROKER that were declared through the gateway, and ask the broker what is in each.
 
     \b
     Example:
       gateway queues list shop
     """
-    answer = ApiClient(url, api_key).ask("GET", f"/v1/brokers/{segment(broker)}/queues")
+    client = ApiClient(url, api_key)
+    found = [row for page in client.pages(f"/v1/brokers/{segment(broker)}/queues", LISTED) for row in page["queues"]]
     if as_json:
-        print_json(answer)
+        print_json({"queues": found})
         return
-    print_table(("NAME", "SETTINGS"), ((row["name"], json.dumps(row["settings"])) for row in answer["queues"]))
+    held = contents(client, broker, [row["name"] for row in found])
+    print_table(
+        ("NAME", "MESSAGES", "CONSUMERS", "DURABLE", "AUTO DELETE", "ARGUMENTS"),
+        (
+            (row["name"], *counts, *declared(row, "durable", "auto_delete"))
+            for row, counts in zip(found, held, strict=True)
+        ),
+    )
+
+
+def contents(client: ApiClient, broker: str, names: list[Any]) -> list[tuple[int | None, int | None]]:
+    """Messages and consumers of queues, as the broker tells; None: it does not. Once it does not answer, it is not
+    asked about the others."""
+    found: list[tuple[int | None, int | None]] = []
+    answers = True
+    for name in names:
+        messages = consumers = None
+        if answers and isinstance(name, str):
+            try:
+                queue = client.ask("GET", queue_path(broker, name))
+                messages, consumers = queue["messages"], queue["consumers"]
+            except Failure as failure:
+                answers = failure.exit_code == NOT_FOUND
+                note(f"{name}: the broker has no such queue any more" if answers else failure.message)
+        found.append((messages, consumers))
+    return found
 
 
 @queues.command("show")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import tomllib
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
 import click
 
@@ -12,6 +13,8 @@ from gateway.commands import NOT_FOUND, Failure
 from gateway.commands.client import ApiClient
 
 PAGE = 100
+LISTED: Final = {"limit": "1000"}
+"""How much of a list of a broker's exchanges, queues or bindings comes at once."""
 yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
 """For verbs that call :func:`confirm`."""
 
@@ -39,6 +42,17 @@ def read_settings(octets: bytes, name: str, table: str = "bridges") -> dict[str,
         found = found[table][name]
     settings: dict[str, Any] = found
     return settings
+
+
+def arguments_text(arguments: Mapping[str, Any] | None) -> str:
+    """Arguments of a declaration in a cell."""
+    return json.dumps(arguments, ensure_ascii=False) if arguments else "-"
+
+
+def declared(row: Mapping[str, Any], *names: str) -> list[Any]:
+    """How a queue or exchange was declared: these settings, and its arguments, as cells."""
+    settings = row["settings"] if isinstance(row["settings"], dict) else {}
+    return [*map(settings.get, names), arguments_text(settings.get("arguments"))]
 
 
 def put(client: ApiClient, path: str, settings: dict[str, Any], replace: bool) -> Any:

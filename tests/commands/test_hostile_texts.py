@@ -45,7 +45,7 @@ MORE: dict[str, tuple[str, ...]] = {
     "pull": ("--max", "2"), "pull --follow": ("--max", "1"),
     "bindings add": ("--queue", "q"), "bindings remove": ("--queue", "q"),
     "dlq show": ("x",), "dlq redrive": ("--subscription", "x"), "dlq purge": ("--subscription", "x"),
-    "replay messages": ("--broker", "b", "--to-broker", "b"), "replay queue": ("--to-broker", "b"),
+    "replays messages": ("--broker", "b", "--to-broker", "b"), "replays queue": ("--to-broker", "b"),
 }  # fmt: skip
 """Verb -> what it needs besides its arguments."""
 

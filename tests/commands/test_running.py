@@ -11,7 +11,7 @@ from click.testing import Result
 
 from gateway import commands
 from gateway.versions import VERSION_NAMES
-from tests.commands.conftest import Run
+from tests.commands.conftest import Canned, Run
 
 Gateway = Callable[..., Result]
 
@@ -95,11 +95,31 @@ def test_a_rejection_drops_nothing_unless_that_is_said(ask: Gateway, queue: str,
 def test_queues_are_shown_purged_and_deleted(ask: Gateway, queue: str) -> None:
     assert ask("publish", "local-0-8", "amq.default", queue, "x").exit_code == 0
     assert json.loads(ask("queues", "show", "local-0-8", queue, "--json").stdout)["messages"] == 1
-    assert queue in ask("queues", "list", "local-0-9-1").stdout
+    rows = [line.split("\t") for line in ask("queues", "list", "local-0-9-1", "-o", "tsv").stdout.splitlines()]
+    assert [queue, "1", "0", "yes", "no", "-"] in rows
     assert ask("queues", "purge", "local-0-9-1", queue, "--yes").exit_code == 0
     assert json.loads(ask("queues", "show", "local-0-10", queue, "--json").stdout)["messages"] == 0
     assert ask("queues", "delete", "local-0-9-1", queue, "--yes").exit_code == 0
     assert ask("queues", "show", "local-0-9-1", queue).exit_code == commands.NOT_FOUND
+
+
+def test_queues_are_listed_while_the_broker_does_not_tell_what_they_hold(run: Run, canned: Canned) -> None:
+    known = [{"name": name, "settings": {"durable": True, "arguments": {"x-max-length": 9}}} for name in "ab"]
+
+    def body() -> bytes:
+        whole = canned.asked[-1][1].endswith("/queues?limit=1000")
+        canned.status = 200 if whole else status
+        return json.dumps({"queues": known} if whole else {"code": "not_found", "detail": "away"}).encode()
+
+    canned.body_of = body
+    rows, status = {}, 0
+    for status in (404, 503):
+        canned.asked.clear()
+        result = run("queues", "list", "shop", "--url", canned.url, "-o", "tsv")
+        assert result.exit_code == 0
+        rows[status] = [line.split("\t") for line in result.stdout.splitlines()[1:]]
+        assert len(canned.asked) == {404: 3, 503: 2}[status]
+    assert rows[404] == rows[503] == [[name, "-", "-", "yes", "-", '{"x-max-length": 9}'] for name in "ab"]
 
 
 @pytest.mark.parametrize(
