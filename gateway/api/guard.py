@@ -9,6 +9,9 @@ told behind the answers that are still due to those before it.
 Who sends a request octet by octet costs as much for each as others for a whole request. So after a few pieces that are
 small its connection is read from once a second.
 
+Who asks for another protocol (``Upgrade``, as Java's HTTP client does by default) is served in this one, body and all,
+as RFC 9110 section 7.8 allows. The parser takes such a request to have no body: a second one reads it.
+
 Saved are the timers of idle connections: one runs for as long as the connection lasts, looks when the last answer was,
 and is not set again with each request. Answers are those of :mod:`gateway.api.cycle`.
 """
@@ -17,12 +20,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 from urllib.parse import unquote
 
-from httptools import parse_url
+from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser, parse_url
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
@@ -47,6 +51,8 @@ SMALL_FREE: Final = 8
 """So many of them may come of one request."""
 SMALL_PAUSE: Final = 1.0
 """Then nothing is read for so long after each, in seconds."""
+CALLBACKS: Final = ("on_message_begin", "on_url", "on_header", "on_headers_complete", "on_body", "on_message_complete")
+"""What a parser calls."""
 _PLAIN = re.compile(rb"(/[!-\"$->@-~]*)(?:\?([!-\"$-~]*))?")
 """Path and query in ASCII, without scheme, host and fragment; anything else is for uvicorn's parser."""
 
@@ -91,6 +97,8 @@ class GuardedProtocol(HttpToolsProtocol):
     is_open = False
     """It has been open."""
     _whole = True
+    _framing = b""
+    """How long the body is that the parser skips; empty: it skips none."""
     _rest_timer: asyncio.TimerHandle | None = None
     _send_timer: asyncio.TimerHandle | None = None
     _head = True
@@ -168,6 +176,8 @@ class GuardedProtocol(HttpToolsProtocol):
             raw_path, query = parsed.path, parsed.query
         else:
             raw_path, query = match.groups()
+        if self.parser.should_upgrade():
+            self._framing = framing_of(self.headers)
         scope: Any = self.scope
         scope["method"] = self.parser.get_method().decode("ascii")
         scope["http_version"] = version
@@ -202,6 +212,8 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """The body is there."""
+        if self._framing:
+            return  # it is yet to be read
         self._whole = True
         if self._rest_timer is not None:
             self._rest_timer.cancel()
@@ -261,7 +273,7 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._refusal:
             return
         before, in_body = self.cycle, not (self._head or self._whole)
-        super().data_received(data)
+        self._feed(data)
         if self._head and not self.transport.is_closing():
             behind = in_body or self.cycle is not before
             self._octets += self._behind(data) if behind else len(data)
@@ -273,6 +285,21 @@ class GuardedProtocol(HttpToolsProtocol):
             self._small += 1
             if self._small > SMALL_FREE:
                 self._slow_down()
+
+    def _feed(self, data: bytes) -> None:
+        """Have the parser read one piece."""
+        while data:
+            try:
+                self.parser.feed_data(data)
+                return
+            except HttpParserError:
+                self.send_400_response("Invalid HTTP request received.")
+                return
+            except HttpParserUpgrade as stopped:
+                data = data[stopped.args[0] :]
+                if self._framing:
+                    self.parser = parser_of_body(self, self._framing)
+                    self._framing = b""
 
     def _behind(self, data: bytes) -> int:
         """How much of a piece belongs to the head that is behind the end of another request in it. The parser does not
@@ -372,6 +399,42 @@ class GuardedProtocol(HttpToolsProtocol):
             self.timeout_keep_alive_handler()
         else:
             self._idle_timer = self.loop.call_at(ends, self._idle)
+
+
+class _Relay:
+    """Passes on what a parser calls, once it is open."""
+
+    def __init__(self, protocol: GuardedProtocol) -> None:
+        self.is_open = False
+        for name in CALLBACKS:
+            setattr(self, name, partial(self._pass, getattr(protocol, name)))
+
+    def _pass(self, callback: Callable[..., None], *arguments: bytes) -> None:
+        if self.is_open:
+            callback(*arguments)
+
+
+def framing_of(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Return the lines of a head that say how long the body is; empty: there is none."""
+    lines = [
+        (name, value)
+        for name, value in headers
+        if name == b"transfer-encoding" or (name == b"content-length" and int(value))
+    ]
+    return b"".join(b"%b: %b\r\n" % line for line in lines)
+
+
+def parser_of_body(protocol: GuardedProtocol, framing: bytes) -> HttpRequestParser:
+    """A parser that goes on behind the head of a request, for the body and the requests behind it.
+
+    Args:
+        framing: the lines of the head that say how long the body is.
+    """
+    relay = _Relay(protocol)
+    parser = HttpRequestParser(relay)
+    parser.feed_data(b"POST / HTTP/1.1\r\n" + framing + b"\r\n")
+    relay.is_open = True
+    return parser
 
 
 def names_of(certificate: Mapping[str, Any]) -> frozenset[str]:

@@ -134,6 +134,65 @@ async def test_pipelined_requests_are_answered_in_their_order(connection: Connec
     assert [answer[-1:] for answer in found.split(b"HTTP/1.1 ")[1:]] == [b"0", b"1", b"2"]
 
 
+UPGRADE = b"Connection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\nUpgrade: h2c\r\n"
+"""What Java's HTTP client sends with the first request of a connection that is not encrypted."""
+
+
+def chunked(*parts: bytes, more: bytes = b"") -> bytes:
+    chunks = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (*parts, b""))
+    return b"POST /a HTTP/1.1\r\nHost: here\r\nTransfer-Encoding: chunked\r\n%b\r\n" % more + chunks
+
+
+async def answers(connection: Connection, octets: bytes, piece: int) -> list[bytes]:
+    """The bodies that come back, for octets that come in pieces of this size."""
+
+    async def echo(scope: Any, receive: Any, send: Any) -> None:
+        body = b""
+        more = True
+        while more:
+            message = await receive()
+            body += message["body"]
+            more = message["more_body"]
+        said = b"%b %b" % (scope["method"].encode(), body)
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(said))]})
+        await send({"type": "http.response.body", "body": said})
+
+    connection.answer = echo
+    found = await connection.ask(*(octets[start : start + piece] for start in range(0, len(octets), piece)))
+    return [answer.partition(b"\r\n\r\n")[2] for answer in found.split(b"HTTP/1.1 200")[1:]]
+
+
+@pytest.mark.parametrize("piece", [1, 7, 64, 10_000])
+async def test_who_asks_for_another_protocol_is_served_in_this_one(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch, piece: int
+) -> None:
+    monkeypatch.setattr(guard, "SMALL_FREE", 10_000)
+    octets = b"".join(
+        [
+            request(body=b"one", more=UPGRADE),
+            request(body=b"two"),
+            chunked(b"th", b"ree", more=UPGRADE),
+            request(more=UPGRADE),
+            b"GET /a HTTP/1.1\r\nHost: here\r\n%b\r\n" % UPGRADE,
+            request(
+                body=b"GET / HTTP/1.1\r\nHost: here\r\n\r\n", more=b"Connection: upgrade\r\nUpgrade: websocket\r\n"
+            ),
+            request(body=b"last", more=UPGRADE),
+        ]
+    )
+    smuggled = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"
+    assert await answers(connection, octets, piece) == [
+        b"POST one", b"POST two", b"POST three", b"POST ", b"GET ", b"POST " + smuggled, b"POST last",
+    ]  # fmt: skip
+    assert not connection.transport.closing
+
+
+async def test_a_wrong_body_behind_an_upgrade_is_refused(connection: Connection) -> None:
+    connection.protocol.data_received(chunked(more=UPGRADE).replace(b"0\r\n\r\n", b"zz\r\n"))
+    assert b"".join(connection.transport.writes).startswith(b"HTTP/1.1 400")
+    assert connection.transport.closing
+
+
 async def test_a_body_of_unknown_length_is_chunked_and_its_head_does_not_wait(connection: Connection) -> None:
     heads = []
 
