@@ -26,6 +26,10 @@ from gateway.api.routing import Route, Scope
 
 REF: Final = "#/components/schemas/{name}"
 NULL: Final = {"type": "null"}
+FORMATS: Final = {"integer": "int64", "number": "double"}
+"""Type -> how many bits its numbers have."""
+SAME: Final[Mapping[str, str]] = {"integer": "number"}
+"""Type -> the type of which its values are, too."""
 TIME_OR_AGE: Final = "time-or-age"
 """Format of a :data:`~gateway.validation.Moment`, instead of ``date-time``: clients take that as a class of theirs,
 which has no room for an age."""
@@ -199,7 +203,7 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
         for status, found in links(route, routes).items():
             operation["responses"][str(status)]["links"] = found
     used = {route.tag for route in routes}
-    return {
+    found = {
         "openapi": "3.1.0",
         "info": {
             "title": "AMQP gateway",
@@ -218,6 +222,35 @@ def document(routes: Iterable[Route]) -> dict[str, Any]:
             },
         },
     }
+    _choose_one(found, components)
+    return found
+
+
+def _choose_one(found: Any, components: Mapping[str, Any]) -> None:
+    """Write ``oneOf`` for a choice whose kinds exclude each other: of ``anyOf``, generators of TypeScript make one
+    object with the members of all, so that a plain string does not fit."""
+    if isinstance(found, dict):
+        choices = found.get("anyOf")
+        if isinstance(choices, list) and any(choice.get("type") == "array" for choice in choices):
+            del found[
+                "anyOf"
+            ]  # any value: of a choice with an array, openapi-generator makes Java that does not compile
+        elif isinstance(choices, list) and NULL not in choices and _exclude_each_other(choices, components):
+            found["oneOf"] = found.pop("anyOf")
+    for each in found.values() if isinstance(found, dict) else found if isinstance(found, list) else ():
+        _choose_one(each, components)
+
+
+def _exclude_each_other(choices: Iterable[dict[str, Any]], components: Mapping[str, Any]) -> bool:
+    """Whether no value fits two of the choices: their types differ, or they are objects that name their type."""
+    kinds: list[str] = []
+    for choice in choices:
+        schema = components[choice["$ref"].rpartition("/")[2]] if "$ref" in choice else choice
+        named = schema.get("properties", {}).get("type", {}).get("enum", [""])
+        types: list[str] = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+        kinds += [f"{kind} {named[0]}" if kind == "object" else SAME.get(kind, kind) for kind in types]
+    is_open = "object " in kinds and any(kind.startswith("object ") and kind != "object " for kind in kinds)
+    return len(kinds) == len(set(kinds)) and not is_open
 
 
 def _texts(kind: Any) -> dict[str, str]:
@@ -234,7 +267,8 @@ def _texts(kind: Any) -> dict[str, str]:
 def _plain(schema: Any) -> Any:
     """Return a schema without what generators of clients do not understand.
 
-    A choice has no choice within it, no discriminator and no default. Words are strings, and an array has items.
+    A choice has no choice within it, no discriminator and no default. Words are strings, an array has items, and
+    numbers have a format: without one, Go's have 32 bits.
     """
     if isinstance(schema, list):
         return [_plain(each) for each in schema]
@@ -247,6 +281,12 @@ def _plain(schema: Any) -> Any:
         found.setdefault("items", {})
     if isinstance(words := found.get("enum"), list) and all(isinstance(word, str) for word in words):
         found.setdefault("type", "string")
+    if found.get("type") == "object" and found.get("default") == {}:
+        del found["default"]  # of which openapi-generator makes Java that sends what it cannot write
+    if isinstance(kinds := found.get("type"), str | list):
+        for kind, form in FORMATS.items():
+            if kind in kinds:
+                found.setdefault("format", form)
     if isinstance(choices := found.get("anyOf"), list):
         _flatten(found, choices)
     return found
@@ -351,7 +391,7 @@ def _query_parameters(route: Route) -> list[dict[str, Any]]:
         field = _plain(given)
         description = field.pop("description", "") or _prose(texts.get(name, ""))
         if any(kind.get("x-ago") for kind in given.get("anyOf", [given])):
-            field = {"anyOf": [{"type": "string", "format": TIME_OR_AGE}, {"type": "number"}]}
+            field = {"anyOf": [{"type": "string", "format": TIME_OR_AGE}, {"type": "number", "format": "double"}]}
             description = f"{description} RFC 3339 with an offset, seconds since 1970, or how long ago (`10m`).".strip()
         parameters.append(
             {
@@ -364,6 +404,8 @@ def _query_parameters(route: Route) -> list[dict[str, Any]]:
 
 def _given(schema: dict[str, Any]) -> dict[str, Any]:
     """The schema of a query parameter, which is there or not, and never ``null``."""
+    if schema.get("type") == "array":  # of whose default openapi-generator makes Go that does not compile
+        return {name: each for name, each in schema.items() if name != "default"}
     if isinstance(kinds := schema.get("type"), list):
         return {**{name: each for name, each in schema.items() if (name, each) != ("default", None)}, "type": kinds[0]}
     choices = [
@@ -382,7 +424,7 @@ def _header_parameters(route: Route) -> list[dict[str, Any]]:
     return [
         {
             "name": name, "in": "header", "required": False, "description": HEADERS[name][0],
-            "schema": HEADERS[name][1], **({"example": values[name]} if name in values else {}),
+            "schema": _plain(HEADERS[name][1]), **({"example": values[name]} if name in values else {}),
         }
         for name in route.headers
     ]  # fmt: skip

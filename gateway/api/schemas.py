@@ -935,10 +935,7 @@ class PublishQuery(Input):
     mandatory: (
         Annotated[
             bool,
-            Meta(
-                description="As `mandatory` of a message, for a raw body and CloudEvents.",
-                extra_json_schema={"default": True},
-            ),
+            Meta(description="As `mandatory` of a message, for a raw body and CloudEvents. Unless given: `true`."),
         ]
         | UnsetType
     ) = UNSET

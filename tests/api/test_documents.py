@@ -127,7 +127,12 @@ def test_generators_of_clients_understand_the_schemas() -> None:
     for where, schema in SCHEMAS:
         assert schema.get("type") != "array" or "items" in schema, where
         assert "const" not in schema or isinstance(schema["const"], dict), where
+        if isinstance(kinds := schema.get("type"), str | list):
+            numbers = {"integer", "number"} & set([kinds] if isinstance(kinds, str) else kinds)
+            assert not numbers or "format" in schema, where
+            assert kinds != "object" or schema.get("default") != {}, where
         if isinstance(choices := schema.get("anyOf"), list):
+            assert not any(choice.get("type") == "array" for choice in choices), where
             assert not [choice for choice in choices if "anyOf" in choice], where
             assert not [
                 choice for choice in choices if "additionalProperties" in choice or choice.get("format") == "date-time"
@@ -136,8 +141,20 @@ def test_generators_of_clients_understand_the_schemas() -> None:
             assert not several or ("default" not in schema and NULL not in choices), where
             assert "discriminator" not in schema, where
     for name, operation in OPERATIONS.items():
+        for parameter in operation.get("parameters", ()):
+            assert parameter["schema"].get("type") != "array" or "default" not in parameter["schema"], name
         for response in operation["responses"].values():
             assert not [link for link in response.get("links", {}).values() if "requestBody" in link], name
+
+
+def test_a_choice_of_which_only_one_fits_says_so() -> None:
+    publish = DOCUMENT["components"]["schemas"]["PublishRequest"]["properties"]
+    binary = {"$ref": "#/components/schemas/Binary"}
+    assert publish["routing_key"]["oneOf"] == [{"type": "string"}, binary]
+    reply_to = DOCUMENT["components"]["schemas"]["MessageProperties"]["properties"]["reply_to"]
+    assert len(reply_to["oneOf"]) == 3
+    values = DOCUMENT["components"]["schemas"]["BridgeSettings"]["properties"]["set_headers"]["additionalProperties"]
+    assert "anyOf" in values, "7 is an integer and a number"
 
 
 async def test_every_code_of_a_route_is_a_problem() -> None:

@@ -41,8 +41,9 @@ def before_load_schema(context: Any, raw_schema: dict[str, Any]) -> None:
                         link["requestBody"] = link.pop(BODY)
             operation.get("requestBody", {}).get("content", {}).get(LINES, {}).pop("example", None)
     for schema in list(objects(raw_schema)):
-        choices = schema.get("anyOf")
+        choices = schema.get("oneOf")
         if isinstance(choices, list) and AGE_TOO in choices:
+            del schema["oneOf"]
             schema["anyOf"] = [*TIMES, *(each for each in choices if each != AGE_TOO)]
         elif schema.get("format") == TIME_OR_AGE:
             null = "null" in schema.pop("type")
