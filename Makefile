@@ -80,6 +80,7 @@ test-all: $(SPARK) $(SITE)  ## that, RabbitMQ 4.3, and the long suites: Spark, c
 	@tests/deploy/install.sh
 	@tests/supply/install.sh
 	@tests/clients/install.sh
+	@tests/generated/install.sh
 	@exec $(BIN)/python tests/suites.py --tier all
 
 test-spark: $(SPARK)  ## all tests that run Spark: with kills of driver and JVM, and a cluster on loopback

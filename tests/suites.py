@@ -190,6 +190,7 @@ SUITES = (
     Suite("front-faults", ("faults/fronts",), servers=True, share=0.5, tier="all", once=True),
     Suite("console-looks", ("console/test_looks.py",), share=0.8, tier="all"),
     Suite("examples", ("examples/test_other_languages.py",), share=0.5, tier="all"),
+    Suite("generated-clients", ("generated",), tier="all", share=1.0),
     Suite("site", ("site",), tier="all"),
     Suite("deploy", ("deploy/test_[!p]*.py",), tier="all"),
     Suite("deploy-processes", ("deploy/test_processes.py",), servers=True, share=0.5, tier="all"),

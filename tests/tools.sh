@@ -7,6 +7,36 @@ mkdir -p "$tools"
 
 say() { printf 'install.sh: %s\n' "$*" >&2; }
 
+# packages NAME...: packages of the system.
+packages() {
+    by_hand="install by hand, then run this again: $*"
+    command -v apt-get >/dev/null || { say "there is no apt-get here; $by_hand"; exit 1; }
+    if [ "$(id -u)" = 0 ]; then
+        as_root=""
+    elif sudo -n true 2>/dev/null; then
+        as_root="sudo"
+    else
+        say "neither root nor sudo without a password; $by_hand"
+        exit 1
+    fi
+    say "installing $*"
+    apt install "$@" 2>/dev/null || { apt update && apt install "$@"; } || { say "apt-get failed; $by_hand"; exit 1; }
+}
+
+apt() { $as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends "$@" >/dev/null; }
+
+# jars POM FOLDER: the jars that a pom names, once for each content of the pom.
+jars() {
+    sum=$(cksum <"$1")
+    [ "$(cat "$2/.pom" 2>/dev/null || true)" = "$sum" ] && return
+    say "fetching the jars of $1"
+    rm -rf "${2:?}"
+    mkdir -p "$2"
+    mvn -B -q -f "$1" dependency:copy-dependencies "-DoutputDirectory=$2" ||
+        { say "Maven could not fetch the jars of $1: see its message above"; exit 1; }
+    printf '%s\n' "$sum" >"$2/.pom"
+}
+
 # venv FOLDER PACKAGE: a virtual environment with that package.
 venv() {
     [ "$(cat "$tools/$1/.package" 2>/dev/null || true)" = "$2" ] && return
