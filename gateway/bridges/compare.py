@@ -121,6 +121,9 @@ class Sides(msgspec.Struct, kw_only=True):
     """Messages that the target lacks."""
     extra: int
     """Messages that only the target has: copies too, and what came from elsewhere."""
+    copies: int
+    """Those of ``extra`` that are further copies of a message that is on both sides. A bridge makes them where a crash
+    or a lost connection came between the target's confirm and the acknowledgement."""
     changed: int
     """Messages that are on both sides, but differ."""
     differences: list[Different]
@@ -498,11 +501,12 @@ def beside(source: Pile, one: Side, target: Pile, other: Side) -> Sides:
     there, here = _unlike(nameless, [known for _, known in strange])
     for known in there:
         tell("missing", "", known, None)
-    left = Counter(here)
+    left, copies = Counter(here), 0
     for key, known in strange:
         if left[known]:
             left[known] -= 1
             tell("extra", key, None, known)
+            copies += bool(key and key in source.known)
     rows = [
         Row(name=name, source=mine, target=theirs, equal=mine == theirs)
         for name, mine, theirs in (
@@ -516,6 +520,7 @@ def beside(source: Pile, one: Side, target: Pile, other: Side) -> Sides:
         target=other,
         rows=rows,
         **counts,
+        copies=copies,
         differences=[*found["missing"], *found["extra"], *found["changed"]],
         equal=one.complete and other.complete and not any(counts.values()) and all(row.equal for row in rows),
     )

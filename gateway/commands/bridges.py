@@ -309,6 +309,8 @@ def print_report(report: Mapping[str, Any]) -> None:
 def print_sides(sides: Mapping[str, Any]) -> None:
     """Two sides beside each other, and what differs."""
     one, other = sides["source"], sides["target"]
+    for line in summary(sides):
+        click.echo(line)
     print_table(
         ("", side_text(one), side_text(other), "EQUAL"),
         ((row["name"], short(row["source"]), short(row["target"]), row["equal"]) for row in sides["rows"]),
@@ -317,8 +319,9 @@ def print_sides(sides: Mapping[str, Any]) -> None:
         if not side["complete"]:
             click.echo(f"{printable(side['what'])} holds more than was looked at (--limit)")
     if sides["differences"]:
-        counts = {name: sides[name] for name in ("missing", "extra", "changed") if sides[name]}
-        click.echo(", ".join(f"{count} {name}" for name, count in counts.items()))
+        shown, count = len(sides["differences"]), sum(sides[name] for name in ("missing", "extra", "changed"))
+        if shown < count:
+            click.echo(f"Showing {shown} of {count} messages that differ:")
         print_table(
             ("MESSAGE", "OCTETS", "AT THE SOURCE", "AT THE TARGET"),
             (
@@ -326,6 +329,24 @@ def print_sides(sides: Mapping[str, Any]) -> None:
                 for each in sides["differences"]
             ),
         )
+
+
+def summary(sides: Mapping[str, Any]) -> list[str]:
+    """What differs, and what that may mean; nothing where nothing does."""
+    copies = sides.get("copies", 0)
+    target = sides["target"]
+    where = "in the ledger" if target["how"] == "ledger" else f"in the queue {printable(target['what'])}"
+    lines = []
+    if sides["missing"]:
+        why = "" if target["how"] == "ledger" else " A consumer there may have acknowledged them already."
+        lines.append(f"{sides['missing']} missing: they are not {where}.{why}")
+    if copies:
+        lines.append(f"{copies} copies: delivered twice, after a restart or a lost connection.")
+    if sides["extra"] - copies:
+        lines.append(f"{sides['extra'] - copies} extra: they came from elsewhere, or before the window of time.")
+    if sides["changed"]:
+        lines.append(f"{sides['changed']} changed: they are on both sides, and differ.")
+    return lines
 
 
 def side_text(side: Mapping[str, Any]) -> str:

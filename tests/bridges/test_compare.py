@@ -178,6 +178,7 @@ async def test_missing_extra_and_changed(estate: Estate) -> None:
     assert not found.equal
     assert found.ledger.equal
     assert (found.queues.missing, found.queues.changed, found.queues.extra) == (1, 1, 2)
+    assert found.queues.copies == 1
     by_id = {each.id: each for each in found.queues.differences}
     assert set(by_id) == {"old/m-1", "old/m-2", "old/m-3", ""}
     missing, changed, copy, extra = (by_id[key] for key in ("old/m-1", "old/m-2", "old/m-3", ""))
