@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
 import click
 
 from gateway.commands.options import config_option, data_dir_option
+
+if TYPE_CHECKING:
+    from gateway.config import Config
+
+FREE_PORTS = "--http-port 0 --ops-port 0 --amqp-port 0"
 
 
 @click.command(short_help="Run the gateway.")
@@ -100,10 +109,30 @@ def serve(
             raise click.UsageError("--try-out is for a gateway without --config.")
         key, password = ids.random_bytes(24).hex(), ids.random_bytes(12).hex()
         settings = app.with_try_out(settings, key, password)
-        ctx.exit(app.serve(settings, ports_file, lambda line: click.echo(_first_steps(line, key, password))))
+        with _holders_named(settings):
+            ctx.exit(app.serve(settings, ports_file, lambda line: click.echo(_first_steps(line, key, password))))
     if config is None:
-        ctx.exit(app.serve(app.with_development(settings), ports_file, click.echo))
-    ctx.exit(app.serve(settings, ports_file, click.echo, read=read))
+        settings = app.with_development(settings)
+        with _holders_named(settings):
+            ctx.exit(app.serve(settings, ports_file, click.echo))
+    with _holders_named(settings):
+        ctx.exit(app.serve(settings, ports_file, click.echo, read=read))
+
+
+@contextmanager
+def _holders_named(settings: Config) -> Iterator[None]:
+    """Name the process that has a port which this one cannot have, where the system tells."""
+    from gateway.errors import ConfigurationError
+
+    try:
+        yield
+    except ConfigurationError as error:
+        from gateway.commands.doctor.listeners import holder_of, ports
+
+        for port in ports(settings):
+            if str(error).startswith(f"{port.setting} {port.port}") and (holder := holder_of(port.port)):
+                error.add_note(f"{holder} has port {port.port}. Stop it, or take any free ports: {FREE_PORTS}")
+        raise
 
 
 def _first_steps(ready: str, key: str, password: str) -> str:

@@ -66,10 +66,12 @@ def test_a_port_that_is_taken_is_told(tmp_path: Path) -> None:
         process = serve(tmp_path, "--ops-port", "0", "--amqp-port", "0", "--http-port", port)
         _, log = process.communicate(timeout=30)
     assert process.returncode == commands.USAGE
-    assert log.decode().splitlines()[-1] == (
+    *_, said, holder = log.decode().splitlines()
+    assert said == (
         f"gateway: http.port {port} on 127.0.0.1: Address already in use. "
         "Choose another one: --http-port, http.port or GATEWAY_HTTP_PORT"
     )
+    assert f"(pid {os.getpid()}) has port {port}. Stop it, or take any free ports: --http-port 0" in holder
 
 
 def test_a_ports_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
