@@ -13,7 +13,7 @@ import click
 
 from gateway.commands import FAILED, Failure
 from gateway.commands.bridges import bridge_path, bridges, lag_text
-from gateway.commands.client import ApiClient, client_options, printable
+from gateway.commands.client import ApiClient, client_options, note, printable
 from gateway.commands.progress import Estimate, Progress, percent
 from gateway.runtime.clock import clock
 
@@ -60,6 +60,8 @@ def watch_bridge(
 ) -> None:
     """Watch the bridge NAME: how far it is, what it has done, its rate, its lag, its losses.
 
+    Counts begin when the gateway starts; `gateway bridges compare` counts in the ledger.
+
     Where it is known how much there is (--count, or what is left at the source), the line has the percentage and an
     estimate of the remaining time.
 
@@ -73,6 +75,8 @@ def watch_bridge(
       gateway bridges watch orders --json | jq .forwarded
     """
     client = ApiClient(url, api_key)
+    if not as_json and Progress.is_terminal(True):
+        note("Counts are since the gateway started.")
     progress, estimate = Progress(as_json, is_result=True), Estimate()
     deadline = None if timeout is None else clock.monotonic() + timeout
     empty_at: int | None = None

@@ -281,6 +281,7 @@ def print_bridge(bridge: Mapping[str, Any], as_json: bool) -> None:
     settings = shown.pop("settings")
     shown["lag"] = lag_text(shown["lag"])
     shown["losses"] = ", ".join(f"{name} {count}" for name, count in shown["losses"].items()) or "-"
+    shown["counts"] = "since this gateway started"
     print_table(
         ("FIELD", "VALUE"), ((name.replace("_", " "), "-" if value == "" else value) for name, value in shown.items())
     )

@@ -56,7 +56,7 @@ def test_put_get_list_and_delete(ask: Gateway, orders: str) -> None:
     assert again.stderr == f"{orders}: from local-0-8 {orders}-in to local-0-10 amq.default {orders}-out\n"
     shown = ask("bridges", "get", orders)
     fields = dict(line.split(maxsplit=1) for line in shown.stdout.splitlines() if not line.startswith(("{", " ", "}")))
-    assert fields["name"] == orders
+    assert (fields["name"], fields["counts"]) == (orders, "since this gateway started")
     settings = json.loads(shown.stdout[shown.stdout.index("{") :])
     assert settings == json.loads(ask("bridges", "get", orders, "--json").stdout)["settings"]
     assert settings["source"]["queue"] == f"{orders}-in"
