@@ -237,7 +237,6 @@ LONG_PAGES = {
     "operations.md": "generated in part: every metric and alert",
     "protocols.md": "generated in part: every method of every version",
     "translation.md": "generated in part: every property and header type",
-    "deployment.md": "generated in part: every value of the chart",
 }
 """Pages of more than 250 lines, and why. Take a page out when it is shorter; put none in."""
 
