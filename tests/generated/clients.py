@@ -61,8 +61,8 @@ LANGUAGES: Final[Mapping[str, Language]] = {
         ["node", "out/main.js"],
     ),
     "java": Language(
-        "-g java --library native --additional-properties useSingleRequestParameter=true,containerDefaultToNull=true,"
-        "invokerPackage=gateway,apiPackage=gateway.api,modelPackage=gateway.model",
+        "-g java --library native --invoker-package gateway --api-package gateway.api --model-package gateway.model "
+        "--additional-properties useSingleRequestParameter=true,containerDefaultToNull=true",
         "Main.java",
         [
             [

@@ -8,13 +8,16 @@ cd "$(dirname "$0")"
 . ../tools.sh
 
 venv openapi-generator "openapi-generator-cli==7.16.0"
-command -v javac >/dev/null && command -v mvn >/dev/null || packages openjdk-17-jdk-headless maven
+if ! { command -v javac && command -v mvn; } >/dev/null; then
+    packages openjdk-17-jdk-headless maven
+fi
 jars java/pom.xml "$tools/generated-java"
 command -v npm >/dev/null || packages npm
-[ -x "$tools/typescript/node_modules/.bin/tsc" ] || {
+if [ ! -x "$tools/typescript/node_modules/.bin/tsc" ]; then
     say "installing typescript"
     npm install --silent --no-save --prefix "$tools/typescript" typescript@5.9.3
-}
+fi
 command -v go >/dev/null || { say "there is no Go: install it"; exit 1; }
-command -v php >/dev/null && [ -e /usr/share/php/GuzzleHttp/autoload.php ] ||
+if ! command -v php >/dev/null || [ ! -e /usr/share/php/GuzzleHttp/autoload.php ]; then
     packages php-cli php-curl php-mbstring php-guzzlehttp-guzzle
+fi
