@@ -92,9 +92,10 @@ def _callers(report: Report, config: Config, *, development: bool) -> None:
         report.warn(
             "access.callers", where, "everybody on this machine may call the API, and do everything",
             why="The configuration names no key, issuer or certificate, so that it listens on loopback only.",
-            do='Set access.required = "always", and make keys: gateway keys create --help.',
+            do='Set access.required = "always", and make keys: gateway keys create --help. After that, '
+            'http.host = "0.0.0.0" lets other machines call it.',
         )  # fmt: skip
-    if loopback and not development:
+    if loopback and asked and not development:
         report.warn(
             "access.callers", where, "the API can be reached from this machine alone",
             why="In a container, that is the container.", do='Set http.host = "0.0.0.0" where others are to call it.',
