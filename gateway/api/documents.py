@@ -7,6 +7,7 @@ served by us. The content security policy allows this origin only, and no inline
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.util import find_spec
@@ -131,19 +132,25 @@ async def asset(call: Call) -> Response:
     return Response(_asset(name), media_type=ASSETS[name][0], headers=headers)
 
 
+def _marked(text: str) -> str:
+    """Text for a page, with what stands in backticks as code."""
+    return re.sub("`([^`]+)`", r"<code>\1</code>", html.escape(text, quote=False))
+
+
 @cache
 def _errors() -> str:
     """The page that the ``type`` of a problem names."""
     rows = "\n".join(
-        f'<tr id="{code}"><td><code>{code}</code></td><td>{kind.status}</td><td>{html.escape(kind.title)}</td>'
-        f"<td>{html.escape(kind.advice)}</td></tr>"
+        f'<tr id="{code}"><td><code>{code}</code></td><td>{kind.status}</td><td>{_marked(kind.title)}</td>'
+        f"<td>{_marked(kind.advice)}</td></tr>"
         for code, kind in PROBLEMS.items()
     )
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>AMQP gateway: problems</title>\n'
         '<link rel="icon" href="data:,">\n'
         "<style>body{font:16px/1.5 sans-serif;margin:2rem}td,th{text-align:left;padding:.3rem .8rem;"
-        "border-bottom:1px solid #ccc}tr:target{background:#ffc}</style>\n</head>\n<body>\n<h1>Problems</h1>\n"
+        "border-bottom:1px solid #ccc;vertical-align:top}td:first-child{white-space:nowrap}"
+        "tr:target{background:#ffc}</style>\n</head>\n<body>\n<h1>Problems</h1>\n"
         "<table>\n<tr><th>code</th><th>status</th><th>title</th><th>what to do</th></tr>\n"
         f"{rows}\n</table>\n</body>\n</html>\n"
     )

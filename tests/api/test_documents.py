@@ -201,6 +201,7 @@ async def test_every_problem_has_its_place_on_the_page(client: httpx.AsyncClient
     text = (await client.get("/docs/errors")).text
     for code in PROBLEMS:
         assert f'id="{code}"' in text
+    assert "`" not in text
     assert (await client.get("/docs/nonsense")).status_code == 404
 
 
