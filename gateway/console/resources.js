@@ -31,6 +31,7 @@ export const KINDS = {
     facts: (row) => [
       [words.from, html`${place(row.settings.source.broker, row.settings.source.queue || row.settings.source.exchange)} <span class="quiet">${row.source_version}</span>`],
       [words.to, html`${place(row.settings.target.broker, row.settings.target.exchange || "amq.default")} <span class="quiet">${row.target_version}</span>`],
+      [text.messages.filters.routing_key, row.settings.target.routing_key === null ? words.keyKept : html`<${Name} of=${row.settings.target.routing_key} />`],
       [words.rate, html`<${Num} value=${row.rate} />`], [words.lag, html`<${Num} value=${row.lag} unit="s" />`],
       [words.source, html`<${Num} value=${row.source_messages} />`], [words.inFlight, html`<${Num} value=${row.in_flight} />`],
       [words.forwarded, html`<${Num} value=${row.forwarded} />`], [words.taken, html`<${Num} value=${row.taken} />`],
@@ -38,7 +39,7 @@ export const KINDS = {
       [words.duplicates, html`<${Num} value=${row.duplicates_dropped} />`], [words.filtered, html`<${Num} value=${row.filtered} />`],
       [words.looped, html`<${Num} value=${row.looped} />`], [words.oversized, html`<${Num} value=${row.oversized} />`],
     ],
-    more: (row) => html`<section><h2>${words.losses}</h2>${Object.keys(row.losses).length === 0
+    more: (row) => html`<p class="quiet">${words.countsSince}</p><section><h2>${words.losses}</h2>${Object.keys(row.losses).length === 0
       ? html`<${Empty}>${words.noLosses}<//>`
       : html`<${Facts} rows=${Object.entries(row.losses).map(([name, many]) => [visible(name), html`<${Num} value=${many} />`])} />`}</section>
       <${Compare} name=${row.name} />`,
@@ -89,13 +90,13 @@ export const KINDS = {
       { title: text.name, show: (row) => html`<${Name} of=${row.name} />` },
       { title: text.state, show: (row) => html`<${State} of=${row.state} />` },
       { title: text.queue, class: "mid", show: (row) => place(row.broker, row.queue || row.exchange) },
-      { title: words.push, class: "mid", show: (row) => (row.push ? html`<${Name} of=${row.push} />` : words.pulled) },
+      { title: words.push, class: "mid", show: (row) => (row.push ? html`<${Name} of=${row.push} />` : "–") },
       { title: words.lease, class: "wide", show: (row) => row.lease },
       { title: text.reason, class: "wide grow", show: (row) => visible(row.reason) },
     ],
     facts: (row) => [
       [text.queue, html`<a href=${link(`queues/${segment(row.broker)}/${segment(row.queue || `gateway.subscription.${row.name}`)}`)}>${place(row.broker, row.queue || row.exchange)}</a>`],
-      [words.push, row.push ? html`<a href=${link(`endpoints/${segment(row.push)}`)}><${Name} of=${row.push} /></a>` : words.pulled],
+      row.push ? [words.push, html`<a href=${link(`endpoints/${segment(row.push)}`)}><${Name} of=${row.push} /></a>`] : [words.delivery, words.pulled],
       [words.lease, row.lease],
       [words.leases, html`<${Num} value=${row.leases} />`],
       ...(row.backlog ? [

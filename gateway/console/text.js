@@ -119,7 +119,7 @@ export const text = {
     attempts: "Last attempts", attemptsWhat: "Of the last hour, the newest first. Open one to read the message's story.", noAttempts: "No attempt in the last hour.", outcome: "Outcome", attempt: "Attempt", status: "Status",
     replay: "Send a window of messages again", replayWhat: "Messages of the ledger whose body it keeps are sent to this endpoint once more.", replayStart: "Start the replay",
     replayFound: (count) => `${many(count ?? 0, "message")} would be sent.`,
-    push: "Pushed to", pulled: "pulled", lease: "Lease held by", leases: "Leased here", waiting: "Waiting", out: "Out under a lease", dead: "Dead", oldest: "Oldest", pushState: "Push",
+    push: "Pushed to", delivery: "Delivery", pulled: "consumers pull", keyKept: "as the message has it", countsSince: "Counts are since this gateway started.", lease: "Lease held by", leases: "Leased here", waiting: "Waiting", out: "Out under a lease", dead: "Dead", oldest: "Oldest", pushState: "Push",
     retrying: "Tried before", nextAttempt: "Next attempt", lastError: "Last error",
     compare: "Compare both sides", compareWhat: "From the ledger: what the bridge took, and what it forwarded.", compareLedger: "Compare by the ledger", comparePeek: "Look into the queues too",
     comparePeekWhat: "A broker that cannot show messages has them taken and given back, which marks them as redelivered.", equal: "Both sides are equal.", differ: "They differ.",
