@@ -52,6 +52,8 @@ def list_bridges(url: str, api_key: str | None, as_json: bool) -> None:
     if as_json:
         print_json({"bridges": found})
         return
+    if not found:
+        note("no bridges yet")
     print_table(
         ("NAME", "STATE", "FROM", "TO", "DONE", "RATE", "LAG", "LEFT", "LOSSES", "REASON"),
         (

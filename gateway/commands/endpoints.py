@@ -43,6 +43,8 @@ def list_endpoints(url: str, api_key: str | None, as_json: bool) -> None:
     if as_json:
         print_json({"endpoints": found})
         return
+    if not found:
+        note("no endpoints yet")
     print_table(
         ("NAME", "STATE", "URL", "FORMAT", "SIGNED", "AUTH", "PENDING", "REASON"),
         (

@@ -38,6 +38,8 @@ def list_subscriptions(url: str, api_key: str | None, as_json: bool) -> None:
     if as_json:
         print_json({"subscriptions": found})
         return
+    if not found:
+        note("no subscriptions yet")
     print_table(
         ("NAME", "STATE", "FROM", "LEASE", "TO", "OUT", "REASON"),
         (

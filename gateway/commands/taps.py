@@ -35,6 +35,8 @@ def list_taps(url: str, api_key: str | None, as_json: bool) -> None:
     if as_json:
         print_json({"taps": found})
         return
+    if not found:
+        note("no taps yet")
     print_table(
         ("NAME", "STATE", "FROM", "SPOOLED", "RATE", "LEFT", "DROPPED", "DEAD", "REASON"),
         (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 
@@ -181,3 +182,12 @@ def test_names_in_paths(name: str, path: str) -> None:
 )
 def test_cells_never_move_the_cursor(value: object, text: str) -> None:
     assert printable(value) == text
+
+
+@pytest.mark.parametrize("noun", ["bridges", "endpoints", "subscriptions", "taps"])
+def test_an_empty_list_says_so(run: Run, canned: Canned, noun: str) -> None:
+    canned.answer(200, {noun: []})
+    found = run(noun, "list", "--url", canned.url)
+    assert (found.exit_code, found.stderr) == (0, f"no {noun} yet\n")
+    assert len(found.stdout.splitlines()) == 1, "the heads, for those who read them"
+    assert json.loads(run(noun, "list", "--json", "--url", canned.url).stdout) == {noun: []}
