@@ -31,7 +31,7 @@ jobs:
 def ask(*command: str | Path) -> tuple[int, str]:
     """Status, and all that it says."""
     done = subprocess.run(
-        [str(word) for word in command], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+        [str(word) for word in command], cwd=ROOT, capture_output=True, text=True, timeout=600, check=False
     )
     return done.returncode, done.stdout + done.stderr
 
