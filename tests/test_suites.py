@@ -236,7 +236,7 @@ def test_the_counts_are_those_of_pytest(tmp_path: Path, text: str, counts: tuple
 )
 def test_only_what_failed_is_run_again(tmp_path: Path, better: bool, counts: tuple[int, int, int]) -> None:
     options = tomllib.loads((TESTS.parent / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]["addopts"]
-    (tmp_path / "pytest.ini").write_text(f"[pytest]\naddopts = {options}\n")  # ours, which must not undo it
+    (tmp_path / "pytest.ini").write_text(f"[pytest]\naddopts = {options}\n")  # the project's, which must not undo it
     ran = tmp_path / "ran"
     text = f"from pathlib import Path\nran = Path({str(ran)!r})\n"
     text += "def test_a():\n    with ran.open('a') as log:\n        log.write('a')\n"
