@@ -15,9 +15,10 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any, get_args, get_origin
+from typing import Any, Final, get_args, get_origin
 from uuid import UUID
 
 import click
@@ -115,14 +116,25 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
 # ------------------------------------------------------------------------------------------------ settings
 
 
-def settings() -> Iterator[str]:
-    """Every table of the configuration file."""
+SETTINGS: Final = {
+    "settings-connections": ("brokers", "fronts", "api_keys", "access"),
+    "settings-resources": ("subscriptions", "endpoints", "bridges", "taps", "pipeline"),
+}
+"""Page -> the tables of the configuration file that it has. All others are on the page of settings."""
+
+
+def settings(page: str = "settings") -> Iterator[str]:
+    """The tables of the configuration file that a page has."""
+    elsewhere = {name for names in SETTINGS.values() for name in names}
     docs: dict[str, dict[str, str]] = {}
     for name in sorted({struct.__module__ for _, struct in config_tables(config.Config)}):
         docs |= field_docs(sys.modules[name])
     variables = {setting: variable for variable, setting in config.ENVIRONMENT.items()}
     for path, struct in config_tables(config.Config):
-        yield f"### {config_heading(path)}"
+        first = path[0] if path else ""
+        if first in elsewhere if page == "settings" else first not in SETTINGS[page]:
+            continue
+        yield f"{'###' if page == 'settings' else '##'} {config_heading(path)}"
         yield ""
         rows = []
         for field in msgspec.structs.fields(struct):
@@ -294,18 +306,48 @@ def _limits(defaults: limits.Limits | limits.BrokerLimits) -> Iterator[str]:
 # ------------------------------------------------------------------------------------------------ commands
 
 
-def verbs() -> Iterator[str]:
-    """Every verb of the command line, with what it takes."""
+VERBS: Final = {
+    "service": ("serve", "demo", "doctor", "migrate", "backup", "restore", "reload", "completion"),
+    "brokers": ("brokers", "probe", "fronts", "explain"),
+    "topology": ("queues", "exchanges", "bindings"),
+    "messages": ("publish", "scheduled", "pull", "messages", "why", "tail", "statistics"),
+    "subscriptions": ("subscriptions", "taps"),
+    "webhooks": ("endpoints",),
+    "bridges": ("bridges",),
+    "replays": ("replays",),
+    "dead-letters": ("dlq",),
+    "access": ("budgets", "keys", "audit", "secrets"),
+    "pipeline": ("pipeline",),
+    "pipeline-run": ("pipeline run",),
+}
+"""Page of commands -> the verbs that it has, with those below them that have no page of their own."""
+
+
+def verbs(page: str) -> Iterator[str]:
+    """The verbs of a page, with what they take."""
     root = click.Context(commands.cli, info_name="gateway")
-    for name in commands.VERBS:
-        command = commands.cli.get_command(root, name)
-        assert command is not None
-        yield from verb(command, click.Context(command, info_name=name, parent=root))
+    for path in VERBS[page]:
+        command, context = commands.cli, root
+        for name in path.split():
+            assert isinstance(command, click.Group)
+            inner = command.get_command(context, name)
+            assert inner is not None
+            command, context = inner, click.Context(inner, info_name=name, parent=context)
+        yield from verb(command, context)
+
+
+def verb_pages() -> Iterator[str]:
+    """Which page has which verb."""
+    rows = []
+    for page, paths in VERBS.items():
+        names = ", ".join(f"`gateway {path}`" for path in paths)
+        rows.append((f"[{page.replace('-', ' ')}](commands/{page}.md)", names))
+    yield from table(("page", "verbs"), rows)
 
 
 def verb(command: click.Command, context: click.Context) -> Iterator[str]:
-    """One verb, and the verbs below it."""
-    yield f"### `{context.command_path}`"
+    """One verb, and the verbs below it that are not on another page."""
+    yield f"## `{context.command_path}`"
     yield ""
     usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
     text = inspect.cleandoc(command.help or "")
@@ -323,7 +365,9 @@ def verb(command: click.Command, context: click.Context) -> Iterator[str]:
         for name in command.list_commands(context):
             child = command.get_command(context, name)
             assert child is not None
-            yield from verb(child, click.Context(child, info_name=name, parent=context))
+            inner = click.Context(child, info_name=name, parent=context)
+            if not any(inner.command_path == f"gateway {path}" for paths in VERBS.values() for path in paths):
+                yield from verb(child, inner)
 
 
 def reach_options() -> Iterator[str]:
@@ -989,6 +1033,7 @@ def trace_attributes() -> Iterator[str]:
 
 TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
     "settings": settings,
+    **{page: partial(settings, page) for page in SETTINGS},
     "errors": error_codes,
     "problems": problems,
     "exit-statuses": exit_statuses,
@@ -998,7 +1043,8 @@ TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
     "broker-limits": broker_limits,
     "output-forms": output_forms,
     "reach-options": reach_options,
-    "verbs": verbs,
+    "verb-pages": verb_pages,
+    **{f"verbs-{page}": partial(verbs, page) for page in VERBS},
     "events": ledger_states,
     "lives": message_lives,
     "metrics": metrics,

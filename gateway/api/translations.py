@@ -68,7 +68,7 @@ class LossResult(Output):
     """One thing that is lost."""
 
     name: str
-    """A name of the table of losses (docs/reference/translation.md)."""
+    """A name of the table of losses (docs/reference/translation-losses.md)."""
     field: str
     """The property, or the path of the header."""
     detail: str

@@ -100,8 +100,8 @@ class BridgeSettings(Settings, frozen=True):
     dedupe_seconds: Annotated[int, Meta(ge=0, le=30 * 86_400)] = 3_600
     """How long a forwarded message with an id is remembered, so that its redelivery is dropped; 0: not."""
     delete_after: Literal["never", "queue-length"] | Annotated[int, Meta(ge=1)] = "never"
-    """When the bridge ends automatically: after as many messages as the source queue held at the start, or this
-    number."""
+    """When the bridge ends automatically: after the number of messages that the source queue held at the start,
+    or after this number."""
     paused: bool = False
     """It does not run until it is resumed."""
 

@@ -114,7 +114,7 @@ class Reconcile:
     help = (
         "Name every message that is lost, doubled, late or changed, and every one whose events are missing. What the "
         "log tells is compared with itself, with what lies in the queues, and with what taps have spooled. Exit status "
-        "7 where there are breaks; duplicates that are marked as such are listed and are none, unless --strict."
+        "7 where there are breaks; marked duplicates are listed, and count as breaks only with --strict."
     )
     options = (
         Option("since", "messages that came at this time or later; by default all that the log has", "time"),

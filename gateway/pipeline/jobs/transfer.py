@@ -89,7 +89,7 @@ class Transfer:
     name = "transfer"
     help = (
         "Move queues from one broker to another, and count both sides.\n\nEach queue's messages are taken into the "
-        "message log, published at the target with all of their properties, and counted. The log lets go of them only "
+        "message log, published at the target with all of their properties, and counted. The log deletes them only "
         "when the counts agree. A run that stopped goes on under its id."
     )
     options = (

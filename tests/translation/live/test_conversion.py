@@ -10,7 +10,7 @@ from tests.servers import BrokerJ, RabbitMQ, RabbitMQ310
 from tests.translation.live import conversion
 from tests.translation.live.ends import Servers
 
-PAGE = Path(__file__).parents[3] / "docs" / "reference" / "translation.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "translation-losses.md"
 
 
 @pytest.mark.broker
