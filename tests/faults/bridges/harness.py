@@ -425,7 +425,7 @@ class BridgeRun:
         await self._emptied(self.target)
         self.history.drained = True
         self.seconds = time.monotonic() - self._began
-        self._missed_heartbeats()
+        self._slow_machine()
         found = Found(self.history, copies, dead, self.recorded(), self.accidents, frozenset(self.poison))
         self.verdict = checker.check(found)
         faults = [line for line in self.gateway.log().splitlines() if '"exception"' in line or "Traceback" in line]
@@ -436,15 +436,20 @@ class BridgeRun:
         self.ledger.check(self)  # type: ignore[arg-type]  # it needs a name only
         return self.verdict
 
-    def _missed_heartbeats(self) -> None:
-        """On a machine that stands still the gateway loses brokers that no fault of the row took away."""
+    def _slow_machine(self) -> None:
+        """On a machine that stands still the gateway loses brokers that no fault of the row took away, and ends before
+        the target has confirmed what is on its way; it says so."""
+        for event in self.gateway.events("bridge.not_drained"):
+            at = datetime.fromisoformat(event["at"]).timestamp()
+            self.accidents.append(Accident(at, event["messages"], 0 if self.exactly_once else event["messages"]))
+            self.note(not_drained=event["messages"])
         missed = [event for event in self.gateway.events("broker.state") if "no heartbeat" in event["reason"]]
         if missed:
             most = 0 if self.exactly_once else self._bridge.get("prefetch", PREFETCH)
             times = (datetime.fromisoformat(event["at"]).timestamp() for event in missed)
             self.accidents += [Accident(at, 0, most) for at in times]
-            self.accidents.sort(key=lambda accident: accident.at)
             self.note(heartbeats_missed=len(missed))
+        self.accidents.sort(key=lambda accident: accident.at)
 
     async def _emptied(self, side: Side) -> None:
         """Look into its queue. Raises NotDrained."""

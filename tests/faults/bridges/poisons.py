@@ -87,6 +87,7 @@ async def refused(run: BridgeRun, times: int) -> None:
     """A routing key that the gateway's login may not publish with at the target; only the target knows that, and
     closes the channel over it. What was on its way there is sent again, and may be there twice."""
     await _keyed(run, times, DENIED_KEY)
+    await run.forwards()  # so that no channel closes behind the accident
     run.accident(0)
 
 
