@@ -96,7 +96,7 @@ HEADERS: Final[Mapping[str, tuple[str, dict[str, Any]]]] = {
         {"type": "integer", "minimum": 1, "maximum": 2},
     ),
     "Amqp-Priority": ("Property `priority` of a raw body.", {"type": "integer", "minimum": 0, "maximum": 255}),
-    "Amqp-Timestamp": ("Property `timestamp` of a raw body.", {"type": "integer", "minimum": 0}),
+    "Amqp-Timestamp": ("Property `timestamp` of a raw body.", {"type": "integer", "minimum": 0, "format": "uint64"}),
 }
 """Request headers."""
 
