@@ -38,7 +38,7 @@ from gateway.webhooks.sender import SendOutcome
 NAME_MAX: Final = 128
 """Longest name of an endpoint, in characters."""
 COUNTED_MAX: Final = 50
-"""Of so many endpoints of a page it is counted what waits for them."""
+"""For how many endpoints of a page, at most, the waiting messages are counted."""
 NAMED_MAX: Final = 10
 """Most subscriptions that a refusal names."""
 
