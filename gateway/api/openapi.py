@@ -232,9 +232,8 @@ def _choose_one(found: Any, components: Mapping[str, Any]) -> None:
     if isinstance(found, dict):
         choices = found.get("anyOf")
         if isinstance(choices, list) and any(choice.get("type") == "array" for choice in choices):
-            del found[
-                "anyOf"
-            ]  # any value: of a choice with an array, openapi-generator makes Java that does not compile
+            # Any value: of a choice with an array, openapi-generator makes Java that does not compile.
+            del found["anyOf"]
         elif isinstance(choices, list) and NULL not in choices and _exclude_each_other(choices, components):
             found["oneOf"] = found.pop("anyOf")
     for each in found.values() if isinstance(found, dict) else found if isinstance(found, list) else ():
