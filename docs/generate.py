@@ -26,12 +26,14 @@ import msgspec
 from prometheus_client import Metric
 from prometheus_client.metrics import MetricWrapperBase
 
-from gateway import budgets, commands, config, errors, fidelity, limits, telemetry, terminal
+from gateway import budgets, commands, config, errors, fidelity, limits, terminal
 from gateway.access.scopes import FORMS
-from gateway.api import story
+from gateway.amqp.message import ArrivalTime, Deadline, Message, Properties, ReplyTo, UuidMessageId
+from gateway.amqp.values import Timestamp, Typed, type_of
 from gateway.api.app import ROUTES
-from gateway.api.problems import PROBLEMS
-from gateway.api.subscription_scopes import NEEDS, Need
+from gateway.api.history import story
+from gateway.api.http.problems import PROBLEMS
+from gateway.api.resources.subscription_scopes import NEEDS, Need
 from gateway.broker import arguments
 from gateway.classic import client, client_channel, server, server_channel
 from gateway.classic import dialect as classic
@@ -40,10 +42,11 @@ from gateway.classic.frames import FRAME_HEADER, METHOD
 from gateway.classic.methods import ChannelCloseOk, ConnectionCloseOk, ConnectionRedirect09, Method
 from gateway.commands.doctor import findings as doctor
 from gateway.fidelity import HELD, deaths
-from gateway.front.rules import RULES as FRONT_RULES
-from gateway.front.treatment import TREATMENTS
-from gateway.ledger import states
-from gateway.message import ArrivalTime, Deadline, Message, Properties, ReplyTo, UuidMessageId
+from gateway.front.channels.rules import RULES as FRONT_RULES
+from gateway.front.channels.treatment import TREATMENTS
+from gateway.ledger.writing import states
+from gateway.observing import telemetry
+from gateway.observing.series import Family
 from gateway.outbound import DEFAULT_OUTBOUND_LIMITS
 from gateway.outbound import limits as outbound_limits_module
 from gateway.outbound.addresses import RANGES
@@ -52,7 +55,6 @@ from gateway.pipeline.jobs import lives
 from gateway.pipeline.schema import COLUMNS
 from gateway.pipeline.source import options as spark_options_module
 from gateway.reload import RESTART, RULES
-from gateway.series import Family
 from gateway.tracing import names as trace_names
 from gateway.translation import target_of
 from gateway.v010 import attached as native_attached
@@ -72,9 +74,9 @@ from gateway.v010_draft.server_channel import WAYS as DRAFT_WAYS
 from gateway.v010_draft.server_channel import ServerChannel as DraftServerChannel
 from gateway.v010_draft.unserved import UNSERVED as DRAFT_UNSERVED
 from gateway.validation import words_in
-from gateway.values import Timestamp, Typed, type_of
 from gateway.versions import PROTOCOLS, version_named
-from gateway.webhooks import breaker, schedule
+from gateway.webhooks import breaker
+from gateway.webhooks.attempts import schedule
 
 DOCS = Path(__file__).resolve().parent
 BLOCK = re.compile(r"(<!-- generated: (?P<name>[a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)

@@ -36,20 +36,20 @@ from urllib.parse import quote
 import msgspec
 import uvicorn
 
-from gateway import __version__, collector
+from gateway import __version__
 from gateway.access import configured
 from gateway.access.access import Access
 from gateway.access.heads import Heads
 from gateway.access.tokens import SET_MAX
 from gateway.access.trail import Trail
-from gateway.api.accepting import TlsListener
+from gateway.api.about.ops import Ops
 from gateway.api.app import Api
-from gateway.api.browsers import LOCAL_HOSTS, Sites
-from gateway.api.connections import Connections
-from gateway.api.guard import Bounds, GuardedProtocol, guarded
-from gateway.api.ops import Ops
-from gateway.api.peers import PeerPort
-from gateway.api.proxies import Proxies
+from gateway.api.http.accepting import TlsListener
+from gateway.api.http.browsers import LOCAL_HOSTS, Sites
+from gateway.api.http.connections import Connections
+from gateway.api.http.guard import Bounds, GuardedProtocol, guarded
+from gateway.api.http.proxies import Proxies
+from gateway.api.resources.peers import PeerPort
 from gateway.bridges import BridgeSupervisor
 from gateway.broker.logins import open_to_strangers
 from gateway.broker.server import EmbeddedBroker
@@ -66,28 +66,29 @@ from gateway.config import (
     budget_bounds,
 )
 from gateway.core import Gateway
-from gateway.core.ack_ids import load_key
-from gateway.core.peers import Peers, digest, shared_secret
+from gateway.core.leasing.ack_ids import load_key
+from gateway.core.work.peers import Peers, digest, shared_secret
 from gateway.errors import ConfigurationError, GatewayError
 from gateway.front.fronts import Fronts, check_fronts
 from gateway.ledger import Ledger
-from gateway.ledger.api_keys import KEYS_PURPOSE, KeyMacs
-from gateway.ledger.audit import PURPOSE
+from gateway.ledger.access.api_keys import KEYS_PURPOSE, KeyMacs
+from gateway.ledger.access.audit import PURPOSE
 from gateway.memory import given_back
+from gateway.observing import collector
+from gateway.observing.telemetry import Metrics, log, set_up_logging, settle_lines
 from gateway.outbound import DEFAULT_OUTBOUND_LIMITS, GuardedTransport, OutboundRules
 from gateway.reload import Reloads, Running
 from gateway.replays import Replays
 from gateway.runtime.clock import clock
 from gateway.runtime.threads import threads
 from gateway.taps import TapSupervisor
-from gateway.telemetry import Metrics, log, set_up_logging, settle_lines
 from gateway.transports.tls import ServerTls
 from gateway.upstreams import Upstream
-from gateway.webhooks.endpoints import EndpointRegistry
-from gateway.webhooks.secrets import Seals, load_seals
-from gateway.webhooks.sender import Sender
+from gateway.webhooks.attempts.sender import Sender
+from gateway.webhooks.attempts.traces import PushTraces
+from gateway.webhooks.settings.endpoints import EndpointRegistry
+from gateway.webhooks.settings.secrets import Seals, load_seals
 from gateway.webhooks.supervisor import Pushes
-from gateway.webhooks.traces import PushTraces
 
 DEFAULT_HTTP: Final = HttpSettings(connections_per_address=0)
 """For the ports that are for machines of one's own."""

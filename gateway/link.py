@@ -20,17 +20,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar
 
-from gateway.errors import (
-    AuthenticationFailed,
-    BrokerUnavailable,
-    GatewayError,
-    LimitExceeded,
-    LoginCut,
-    ProtocolMismatch,
-    StateError,
-    remote_error,
-)
-from gateway.operations import (
+from gateway.amqp.operations import (
     Alert,
     Blocked,
     ChannelClosed,
@@ -46,6 +36,16 @@ from gateway.operations import (
     Outcome,
     Request,
     Unblocked,
+)
+from gateway.errors import (
+    AuthenticationFailed,
+    BrokerUnavailable,
+    GatewayError,
+    LimitExceeded,
+    LoginCut,
+    ProtocolMismatch,
+    StateError,
+    remote_error,
 )
 from gateway.runtime.clock import clock
 from gateway.session import Capabilities, Session

@@ -22,11 +22,10 @@ import msgspec
 from gateway.access import configured
 from gateway.access.access import Access
 from gateway.api.app import Api
-from gateway.api.auth import ConfiguredKeys
-from gateway.api.reloads import BrokerThen, Change, Reload
+from gateway.api.http.auth import ConfiguredKeys
+from gateway.api.resources.reloads import BrokerThen, Change, Reload
 from gateway.bridges import BridgeSupervisor
 from gateway.bridges.supervisor import BRIDGE_KIND
-from gateway.collector import Collector
 from gateway.config import (
     BridgeSettings,
     Config,
@@ -37,8 +36,8 @@ from gateway.config import (
     budget_bounds,
 )
 from gateway.core import Gateway
-from gateway.core.intakes import INTAKE_WORK
-from gateway.core.outbox import OUTBOX_WORK
+from gateway.core.publishing.outbox import OUTBOX_WORK
+from gateway.core.sources.intakes import INTAKE_WORK
 from gateway.core.subscriptions import SUBSCRIPTION_RESOURCE, check_all
 from gateway.errors import (
     ConfigurationError,
@@ -49,15 +48,16 @@ from gateway.errors import (
     RestartNeeded,
 )
 from gateway.front.fronts import Fronts, restarts
+from gateway.observing.collector import Collector
+from gateway.observing.telemetry import log, set_level
 from gateway.outbound import GuardedTransport, OutboundRules
 from gateway.runtime.backoff import Backoff
 from gateway.runtime.tasks import Tasks
 from gateway.runtime.threads import threads
 from gateway.taps import TapSupervisor
 from gateway.taps.rows import TAP_KIND
-from gateway.telemetry import log, set_level
 from gateway.upstreams import Upstream, UpstreamState
-from gateway.webhooks.endpoints import ENDPOINT_RESOURCE, EndpointRegistry
+from gateway.webhooks.settings.endpoints import ENDPOINT_RESOURCE, EndpointRegistry
 from gateway.webhooks.supervisor import PUSH_KIND, Pushes
 
 RESTART: Final = "restart"

@@ -1,12 +1,12 @@
 """The common session: one AMQP connection as a state machine, without I/O.
 
-Octets go in by ``receive_data`` and come out by ``data_to_send``; operations (:mod:`gateway.operations`) go in
+Octets go in by ``receive_data`` and come out by ``data_to_send``; operations (:mod:`gateway.amqp.operations`) go in
 by ``send`` and come out of ``receive_data``. Time is an argument: ``now`` is a monotonic clock in seconds. All
 versions implement this in both roles; nothing above them knows which one it has, and asks
 :class:`Capabilities` instead.
 
 A session never raises for what its peer did: it queues the close that the specification asks for and returns
-a :class:`~gateway.operations.Closed` that says why. It raises :class:`~gateway.errors.LocalError` at once for an
+a :class:`~gateway.amqp.operations.Closed` that says why. It raises :class:`~gateway.errors.LocalError` at once for an
 impossible request; nothing was sent then.
 """
 
@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, Protocol
 
+from gateway.amqp.operations import Operation
+from gateway.amqp.values import Table
 from gateway.limits import DEFAULT_LIMITS, Limits
-from gateway.operations import Operation
-from gateway.values import Table
 
 
 class Version:
@@ -146,7 +146,7 @@ class ClientConfig:
     """Seconds since 1970; required where ``expiration`` is absolute."""
     insist: bool = True
     """Ask the server not to send us elsewhere (connection.redirect); one that does all the same ends the session with
-    :attr:`~gateway.operations.Closed.redirect`."""
+    :attr:`~gateway.amqp.operations.Closed.redirect`."""
     realm: str = "/data"
     """What a ticket is asked for (access.request), where the dialect has tickets."""
 

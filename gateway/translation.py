@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
+from gateway.amqp.message import PROPERTY_NAMES, Message, Properties
+from gateway.amqp.values import Value, type_of
 from gateway.classic.dialect import Dialect, choose
 from gateway.classic.frames import OVERHEAD
 from gateway.classic.properties import decode
@@ -19,14 +21,12 @@ from gateway.classic.tables import TableCodec
 from gateway.classic.translate import Translator
 from gateway.errors import EncodeError, FrameSyntaxError
 from gateway.fidelity import ID, KEY, RESERVED, Home, Lost, arrival_in_native, fit, fit_headers, forward, is_held, strip
-from gateway.message import PROPERTY_NAMES, Message, Properties
 from gateway.session import Version
 from gateway.v010 import translate as native
 from gateway.v010.client import is_broker_j
 from gateway.v010.spans import each_struct, spans
 from gateway.v010.structs import DELIVERY_PROPERTIES, FRAGMENT_PROPERTIES, MESSAGE_PROPERTIES
 from gateway.v010_draft import translate as draft
-from gateway.values import Value, type_of
 from gateway.versions import protocol_of
 
 Result: TypeAlias = Literal["same", "mapped", "carried", "lost"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from gateway.protocol import Protocol
+from gateway.amqp.protocol import Protocol
 from gateway.session import PROTOCOL_HEADERS, ClientConfig, ServerConfig, Session, Version
 from gateway.v010.protocol import AMQP_0_10
 from gateway.v010_draft.protocol import AMQP_0_10_DRAFT

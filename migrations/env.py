@@ -1,4 +1,4 @@
-"""Alembic's environment: migrate over the connection that ``gateway.ledger.schema`` hands over.
+"""Alembic's environment: migrate over the connection that ``gateway.ledger.db.schema`` hands over.
 
 ``alembic upgrade --sql`` works too, for those who review migrations before they run them.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from alembic import context
 
-from gateway.ledger.schema import configuration
+from gateway.ledger.db.schema import configuration
 
 config = context.config
 connection = config.attributes.get("connection")

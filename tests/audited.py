@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.ledger import Ledger
-from gateway.ledger.promises import Missing
+from gateway.ledger.pending.promises import Missing
 
 ON_PURPOSE: set[bytes] = set()
 """Ids of messages that a test took from the ledger behind its back."""

@@ -147,9 +147,9 @@ def _watch_answers(kind: Any) -> None:
 
 
 _WATCHED: Final = (
-    ("gateway.telemetry", "JsonFormatter", _watch_logs),
+    ("gateway.observing.telemetry", "JsonFormatter", _watch_logs),
     ("click.testing", "CliRunner", _watch_commands),
     ("gateway.api.app", "Api", _watch_answers),
-    ("gateway.api.ops", "Ops", _watch_answers),
+    ("gateway.api.about.ops", "Ops", _watch_answers),
 )
 """Module, class, and how it is looked at. Nothing is imported for that: most tests need a part of them."""

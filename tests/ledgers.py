@@ -14,8 +14,8 @@ from typing import Final
 
 import psycopg
 
-from gateway.ledger import schema
-from gateway.ledger.engine import Database
+from gateway.ledger.db import schema
+from gateway.ledger.db.engine import Database
 from tests.servers import PostgreSQL
 
 GROWTH: Final = 2 << 20

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from gateway.values import Typed
+from gateway.amqp.values import Typed
 
 ROUNDS = 8
 IDLE = 0.012

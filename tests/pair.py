@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gateway import versions
-from gateway.operations import Done, OpenChannel, Opened, Operation
+from gateway.amqp.operations import Done, OpenChannel, Opened, Operation
 from gateway.session import ClientConfig, ServerConfig, Session, Version
 
 RANDOM: Callable[[int], bytes] = lambda count: bytes(range(count))  # noqa: E731

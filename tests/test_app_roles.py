@@ -16,8 +16,9 @@ import pytest
 from gateway.app import App, run, running
 from gateway.config import Config, load
 from gateway.errors import ConfigurationError
-from gateway.ledger import Ledger, schema
-from gateway.ledger.engine import Database
+from gateway.ledger import Ledger
+from gateway.ledger.db import schema
+from gateway.ledger.db.engine import Database
 from tests.servers import PostgreSQL, RabbitMQ
 from tests.test_app import configuration, sqlite_ledger
 

@@ -11,7 +11,7 @@ from gateway.budgets import RESOURCES, BudgetBounds, BudgetResource, Budgets, Ho
 from gateway.config import Config, budget_bounds, load
 from gateway.config.budgets import check_budgets
 from gateway.errors import BudgetExceeded, ConfigurationError, Overloaded
-from gateway.telemetry import Metrics
+from gateway.observing.telemetry import Metrics
 
 ALICE, BOB, ROOT = ShareHolder("alice"), ShareHolder("bob"), ShareHolder("root", is_admin=True)
 

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from gateway import commands
 from gateway.config import load, parse_broker_url
 from gateway.errors import GatewayError
-from gateway.telemetry import log
+from gateway.observing.telemetry import log
 from tests import canary, suites
 from tests.canary import CANARY, look, taken
 from tests.suites import Suite

@@ -13,10 +13,11 @@ import click
 import msgspec
 import pytest
 
-from gateway import commands, limits, operations
-from gateway.api.auth import ConfiguredKeys
-from gateway.api.problems import PROBLEMS
-from gateway.message import PROPERTY_NAMES
+from gateway import commands, limits
+from gateway.amqp import operations
+from gateway.amqp.message import PROPERTY_NAMES
+from gateway.api.http.auth import ConfiguredKeys
+from gateway.api.http.problems import PROBLEMS
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.amqp.message import Properties, ReplyTo
+from gateway.amqp.values import DRAFT_STRINGS, Timestamp, Typed, Value, type_of
 from gateway.fidelity import NO_HOME, RESERVED, RESHAPES, Home, annotate, annotation, fit, restore
-from gateway.message import Properties, ReplyTo
-from gateway.values import DRAFT_STRINGS, Timestamp, Typed, Value, type_of
 from tests.pace import pace
 
 NARROW = Home(

@@ -10,20 +10,8 @@ from functools import partial
 
 import pytest
 
-from gateway.errors import (
-    AuthenticationFailed,
-    BrokerUnavailable,
-    GatewayError,
-    LimitExceeded,
-    LoginCut,
-    NotFound,
-    ProtocolMismatch,
-    RemoteError,
-    StateError,
-)
-from gateway.link import Channel, Link, connection_error, describe
-from gateway.message import Message
-from gateway.operations import (
+from gateway.amqp.message import Message
+from gateway.amqp.operations import (
     Blocked,
     ChannelClosed,
     Close,
@@ -42,6 +30,18 @@ from gateway.operations import (
     QueryQueue,
     SelectConfirm,
 )
+from gateway.errors import (
+    AuthenticationFailed,
+    BrokerUnavailable,
+    GatewayError,
+    LimitExceeded,
+    LoginCut,
+    NotFound,
+    ProtocolMismatch,
+    RemoteError,
+    StateError,
+)
+from gateway.link import Channel, Link, connection_error, describe
 from gateway.session import ClientConfig
 from gateway.transports import Stream, StreamUser, memory_pair
 from gateway.v091.version import V0_9_1

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from gateway.message import (
+from gateway.amqp.message import (
     PROPERTY_NAMES,
     ArrivalTime,
     Deadline,

@@ -14,7 +14,7 @@ import click
 import pytest
 
 from gateway import commands
-from gateway.telemetry import PREFIX, Metrics
+from gateway.observing.telemetry import PREFIX, Metrics
 from tests.test_docs import every_command, generate
 
 ROOT = Path(__file__).parent.parent

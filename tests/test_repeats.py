@@ -10,9 +10,17 @@ from typing import Any
 
 import pytest
 
-from gateway import repeats
-from gateway.repeats import BURST, KINDS_MAX, WINDOW, RepeatLines, Repeats
-from gateway.telemetry import FOLLOWING, LOGGER, Following, JsonFormatter, log, set_up_logging, settle_lines
+from gateway.observing import repeats
+from gateway.observing.repeats import BURST, KINDS_MAX, WINDOW, RepeatLines, Repeats
+from gateway.observing.telemetry import (
+    FOLLOWING,
+    LOGGER,
+    Following,
+    JsonFormatter,
+    log,
+    set_up_logging,
+    settle_lines,
+)
 
 
 class Log:

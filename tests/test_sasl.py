@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import pytest
 
-from gateway import sasl
-from gateway.sasl import (
+from gateway.amqp import sasl
+from gateway.amqp.sasl import (
     AmqPlain,
     Anonymous,
     CramMd5,

@@ -7,9 +7,9 @@ from decimal import Decimal
 
 import pytest
 
-from gateway.message import Properties
-from gateway.selectors import DEPTH_MAX, LENGTH_MAX, Selector, SelectorError
-from gateway.values import Typed
+from gateway.amqp.message import Properties
+from gateway.amqp.selectors import DEPTH_MAX, LENGTH_MAX, Selector, SelectorError
+from gateway.amqp.values import Typed
 from tests.pace import pace
 
 MESSAGE = Properties(

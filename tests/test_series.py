@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from gateway.bridges.counts import EVENTS, BridgeCounts
-from gateway.series import OTHER, SERIES_MAX
+from gateway.observing.series import OTHER, SERIES_MAX
+from gateway.observing.telemetry import PROMISES, Metrics
 from gateway.taps.counts import EVENTS as TAPPED
 from gateway.taps.counts import TapCounts
-from gateway.telemetry import PROMISES, Metrics
 from gateway.upstreams import UpstreamState
+from gateway.webhooks.attempts.schedule import AttemptOutcome, NextStep
 from gateway.webhooks.counts import MESSAGES, PushCounts
-from gateway.webhooks.schedule import AttemptOutcome, NextStep
 
 MANY = 10_000
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from gateway.observing.telemetry import LOGGER, Metrics, log, set_up_logging
 from gateway.runtime.tasks import Tasks
-from gateway.telemetry import LOGGER, Metrics, log, set_up_logging
 
 
 @pytest.fixture

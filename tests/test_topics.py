@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from gateway.topics import CACHE_MAX, TopicTrie
+from gateway.amqp.topics import CACHE_MAX, TopicTrie
 from tests.pace import pace
 
 

@@ -7,7 +7,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.api.schemas import AckRequest, DeleteQueueQuery, PageQuery, PublishRequest, PullRequest, ScheduledQuery
+from gateway.api.about.schemas import (
+    AckRequest,
+    DeleteQueueQuery,
+    PageQuery,
+    PublishRequest,
+    PullRequest,
+    ScheduledQuery,
+)
 from gateway.config import BridgeSettings, Config
 from gateway.validation import Misfit, WrongField, culprits, explain, path_of, place_of, pointer_of
 

@@ -5,7 +5,7 @@ from uuid import UUID
 
 import pytest
 
-from gateway.values import TYPES, Timestamp, Typed, type_of, typed
+from gateway.amqp.values import TYPES, Timestamp, Typed, type_of, typed
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from gateway.access.scopes import STRICT, doubt, parse_scope
 from gateway.config import Config, broker_names
 from gateway.errors import ConfigurationError
-from gateway.telemetry import log
+from gateway.observing.telemetry import log
 
 
 class Given(NamedTuple):

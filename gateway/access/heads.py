@@ -26,10 +26,10 @@ import msgspec
 from gateway.config import AuditSettings
 from gateway.errors import ConfigurationError, LedgerUnavailable
 from gateway.ledger import Ledger
-from gateway.ledger.audit import AuditHead
+from gateway.ledger.access.audit import AuditHead
+from gateway.observing.telemetry import Metrics, log
 from gateway.runtime.clock import clock, wall_time
 from gateway.runtime.threads import threads
-from gateway.telemetry import Metrics, log
 
 FILE: Final = "audit.head"
 """Name of the file in the data folder."""

@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Final
 from gateway.access.scopes import SCOPE_MAX, SCOPES_MAX, Principal, doubt, parse_scope, principal_of
 from gateway.config import JWT_CLIENT
 from gateway.errors import ConfigurationError, EncodeError, GatewayError
-from gateway.ledger.api_keys import NAMED_MAX, ApiKey
+from gateway.ledger.access.api_keys import NAMED_MAX, ApiKey
+from gateway.observing.telemetry import log
 from gateway.runtime.clock import clock, wall_time
 from gateway.runtime.ids import ids
-from gateway.telemetry import log
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

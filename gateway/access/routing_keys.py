@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from gateway.topics import TopicTrie
+from gateway.amqp.topics import TopicTrie
 
 NAME_MAX: Final = 255
 """Longest routing key, and longest name of an exchange or queue, in bytes."""

@@ -20,8 +20,8 @@ import msgspec
 from gateway.access.scopes import SCOPES_MAX, Principal, parse_scope, principal_of
 from gateway.config import TokenSettings
 from gateway.errors import ConfigurationError, EncodeError, GatewayError
+from gateway.observing.telemetry import log
 from gateway.runtime.clock import monotonic_time
-from gateway.telemetry import log
 
 if TYPE_CHECKING:
     from gateway.outbound import GuardedTransport

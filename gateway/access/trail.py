@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway.access.rates import address_of
 from gateway.errors import GatewayError
+from gateway.observing.telemetry import log
 from gateway.runtime.clock import wall_time
-from gateway.telemetry import log
 
 if TYPE_CHECKING:
     from gateway.ledger import Ledger

@@ -16,66 +16,52 @@ from starlette.responses import Response
 from starlette.types import Receive, Send
 from starlette.types import Scope as AsgiScope
 
-from gateway import telemetry
 from gateway.access.access import Access
 from gateway.access.rates import address_of
 from gateway.access.scopes import DEVELOPER, VISITOR, Principal
 from gateway.access.trail import Trail
-from gateway.api import (
-    audit,
-    auth,
+from gateway.api.about import budgets, console, documents, openapi, well_known
+from gateway.api.history import audit, events, log, runs, statistics, timeline
+from gateway.api.history.traced import Trace, begin, follow
+from gateway.api.http import auth, callers, eager
+from gateway.api.http.access_log import AccessLog
+from gateway.api.http.auth import ConfiguredKeys, Doorkeeper, unauthorized
+from gateway.api.http.call import Call, problem_response
+from gateway.api.http.connections import CONNECTION
+from gateway.api.http.cycle import CUT
+from gateway.api.http.guard import CERTIFICATE, HEAD_MAX
+from gateway.api.http.heads import TARGET_MAX, target_length
+from gateway.api.http.problems import ApiProblem, internal_problem, problem_headers, problem_of
+from gateway.api.http.proxies import Proxies
+from gateway.api.http.routing import Route, Router, Scope
+from gateway.api.messages import deliveries, publish, scheduled, translations
+from gateway.api.resources import (
     bridges,
     brokers,
-    budgets,
-    callers,
-    console,
-    deliveries,
-    documents,
-    eager,
     endpoints,
-    events,
     fronts,
     keys,
-    log,
-    openapi,
-    publish,
     reloads,
     replays,
-    runs,
-    scheduled,
-    statistics,
     subscriptions,
     taps,
-    timeline,
     topology,
-    translations,
-    well_known,
 )
-from gateway.api.access_log import AccessLog
-from gateway.api.auth import ConfiguredKeys, Doorkeeper, unauthorized
-from gateway.api.call import Call, problem_response
-from gateway.api.connections import CONNECTION
-from gateway.api.cycle import CUT
-from gateway.api.guard import CERTIFICATE, HEAD_MAX
-from gateway.api.heads import TARGET_MAX, target_length
-from gateway.api.peers import FORWARDED
-from gateway.api.problems import ApiProblem, internal_problem, problem_headers, problem_of
-from gateway.api.proxies import Proxies
-from gateway.api.routing import Route, Router, Scope
-from gateway.api.traced import Trace, begin, follow
+from gateway.api.resources.peers import FORWARDED
 from gateway.bridges import BridgeSupervisor
 from gateway.budgets import ALONE, ON_BEHALF, ShareHolder
 from gateway.config import ApiKeySettings, HttpSettings
 from gateway.core import Gateway
 from gateway.errors import GatewayError
 from gateway.front.server import Front
+from gateway.observing import telemetry
+from gateway.observing.telemetry import Following
 from gateway.replays import Replays
 from gateway.runtime.clock import clock
 from gateway.runtime.threads import threads
 from gateway.taps import TapSupervisor
-from gateway.telemetry import Following
 from gateway.tracing import of_request
-from gateway.webhooks.endpoints import EndpointRegistry
+from gateway.webhooks.settings.endpoints import EndpointRegistry
 from gateway.webhooks.supervisor import Pushes
 
 RATED: Final = "gateway.rated"

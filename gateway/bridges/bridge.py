@@ -25,14 +25,14 @@ from gateway.bridges.states import BridgeState, BridgeStatus
 from gateway.bridges.traces import BridgeTraces
 from gateway.bridges.two_phase import TwoPhase
 from gateway.config import BridgeSettings
-from gateway.core.consuming import own_id
 from gateway.core.gateway import Gateway
-from gateway.core.publishing import version_name
-from gateway.core.supervised import HALT_WITHIN, WantedState
+from gateway.core.leasing.consuming import own_id
+from gateway.core.publishing.publisher import version_name
+from gateway.core.work.supervised import HALT_WITHIN, WantedState
 from gateway.errors import BrokerUnavailable, GatewayError, Unsupported
+from gateway.observing.telemetry import log
 from gateway.runtime.backoff import Backoff
 from gateway.runtime.clock import clock
-from gateway.telemetry import log
 from gateway.upstreams import Consumer, ConsumerState, Oversized, Upstream, UpstreamState
 
 CANCEL_WITHIN: Final = 1.0

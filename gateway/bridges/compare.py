@@ -22,18 +22,18 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
+from gateway.amqp.message import Message
+from gateway.amqp.operations import Settlement
 from gateway.bridges.items import BridgeDelivery
 from gateway.bridges.routes import BridgeRoute, RouteOutcome
 from gateway.config import BridgeSettings
 from gateway.core import Gateway
-from gateway.core.consuming import own_id, printable
-from gateway.core.fetching import settle
-from gateway.core.outbox import moment
+from gateway.core.leasing.consuming import own_id, printable
+from gateway.core.publishing.outbox import moment
+from gateway.core.sources.fetching import settle
 from gateway.errors import BrokerUnavailable, EncodeError, FrameSyntaxError, Overloaded
 from gateway.fidelity import digest, forward, raw_annotations
 from gateway.ledger import EventKind, Happened, id_text
-from gateway.message import Message
-from gateway.operations import Settlement
 from gateway.runtime.clock import clock
 from gateway.runtime.threads import threads
 from gateway.upstreams import Delivery, Upstream

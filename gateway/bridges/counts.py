@@ -8,7 +8,7 @@ from typing import Final
 from prometheus_client import Counter, Histogram
 
 from gateway.core.rates import Rate
-from gateway.telemetry import Metrics
+from gateway.observing.telemetry import Metrics
 
 LAGS: Final = 101
 """How many lags the median is taken of."""

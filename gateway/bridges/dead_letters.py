@@ -1,6 +1,6 @@
 """The dead-letter place of a bridge: what cannot be forwarded goes there, with the reason, and is confirmed.
 
-The copy is that of :mod:`gateway.core.dead_letters`, with what the bridge writes into the reserved header.
+The copy is that of :mod:`gateway.core.sources.dead_letters`, with what the bridge writes into the reserved header.
 
 A place that takes nothing is a fault of the bridge: what waits for it stays at the source, and it is tried again with
 growing pauses. Other messages go on, within the prefetch.
@@ -18,7 +18,7 @@ from gateway.bridges.items import BridgeDelivery
 from gateway.bridges.journal import PAUSE_MAX, PAUSE_MIN, BridgeJournal
 from gateway.bridges.routes import BridgeRoute
 from gateway.config import BridgePlace
-from gateway.core.dead_letters import DeadLetterDestination, DeadLetterPublisher, UndeliverableMessage
+from gateway.core.sources.dead_letters import DeadLetterDestination, DeadLetterPublisher, UndeliverableMessage
 from gateway.errors import GatewayError, Unroutable
 from gateway.runtime.backoff import Backoff
 from gateway.upstreams import Upstream

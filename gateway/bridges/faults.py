@@ -11,8 +11,8 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from gateway.observing.telemetry import log
 from gateway.runtime.clock import clock
-from gateway.telemetry import log
 
 LOG_EVERY: Final = 1.0
 """Seconds between two lines of one place."""

@@ -27,6 +27,8 @@ from hashlib import sha256
 from itertools import groupby
 from typing import Any, Final
 
+from gateway.amqp.message import Message
+from gateway.amqp.operations import Settlement
 from gateway.bridges.counts import BridgeCounts
 from gateway.bridges.dead_letters import BridgeDeadLetterPublisher
 from gateway.bridges.faults import Faults
@@ -38,16 +40,14 @@ from gateway.bridges.routes import BridgeRoute, RouteOutcome
 from gateway.bridges.throttle import Throttle
 from gateway.bridges.traces import BridgeTraces
 from gateway.bridges.two_phase import TwoPhase
-from gateway.core.byte_budget import Part
-from gateway.core.deduplicator import Deduplicator
+from gateway.core.sources.byte_budget import Part
+from gateway.core.sources.deduplicator import Deduplicator
 from gateway.errors import GatewayError, LeaseLost, StateError, Unroutable
 from gateway.ledger import EventKind, MessageIds, id_text
-from gateway.message import Message
-from gateway.operations import Settlement
+from gateway.observing.telemetry import log
 from gateway.runtime.backoff import pause_after
 from gateway.runtime.clock import clock
 from gateway.runtime.tasks import Tasks
-from gateway.telemetry import log
 from gateway.tracing import trace_of
 from gateway.upstreams import Delivery, PublishReceipt, Upstream
 

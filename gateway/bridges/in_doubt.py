@@ -1,6 +1,6 @@
 """What a bridge in mode ``dtx`` has left in the middle: settled by the ledger's word, before anything is taken.
 
-Each branch that was begun has a row in the ledger (:mod:`gateway.ledger.branches`), which survives any crash::
+Each branch that was begun has a row in the ledger (:mod:`gateway.ledger.pending.branches`), which survives any crash::
 
     the ledger says   what is done at the broker                          what the ledger says afterwards
     begun             first the ledger: aborted, so that nobody can       nothing: the row goes
@@ -28,7 +28,7 @@ from gateway.bridges.two_phase import FORMAT, branch_id, doubt_of, told_of, undo
 from gateway.core.gateway import Gateway
 from gateway.errors import EntriesRefused, NoSuchBroker, RemoteError
 from gateway.ledger import BranchRecord, BranchStatus
-from gateway.telemetry import log
+from gateway.observing.telemetry import log
 from gateway.upstreams import BranchOutcome, Upstream
 
 

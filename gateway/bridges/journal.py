@@ -14,15 +14,15 @@ from typing import Any, Final, TypeVar
 from gateway.bridges.faults import Faults
 from gateway.bridges.items import BridgeDelivery
 from gateway.config import BridgeSettings
-from gateway.core.consuming import printable
-from gateway.core.dead_letters import died
-from gateway.core.deduplicator import IN_DOUBT
-from gateway.core.publishing import headers_of, summary, version_name
+from gateway.core.leasing.consuming import printable
+from gateway.core.publishing.publisher import headers_of, summary, version_name
+from gateway.core.sources.dead_letters import died
+from gateway.core.sources.deduplicator import IN_DOUBT
 from gateway.errors import EntriesRefused, LedgerUnavailable
 from gateway.ledger import EventKind, InboxRow, Ledger, LogEntry, NewMessage, Seen
+from gateway.observing.telemetry import log
 from gateway.runtime.backoff import Backoff
 from gateway.runtime.clock import clock
-from gateway.telemetry import log
 from gateway.upstreams import Upstream
 
 PAUSE_MIN: Final = 0.5

@@ -32,7 +32,7 @@ from gateway.errors import (
     RemoteError,
     Unroutable,
 )
-from gateway.upstreams.isolation import whole_exchange
+from gateway.upstreams.publishing.isolation import whole_exchange
 
 
 class Fault(Enum):

@@ -17,13 +17,13 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Final
 
+from gateway.amqp.message import Message
+from gateway.amqp.selectors import Selector, SelectorError
 from gateway.bridges.items import BridgeDelivery
 from gateway.bridges.templates import Template
 from gateway.config import BridgeSettings, check_bridge
 from gateway.errors import EncodeError, FrameSyntaxError
 from gateway.fidelity import HELD, HELD_PREFIX, RESERVED, forward, is_bare, is_held, raw_annotations, strip
-from gateway.message import Message
-from gateway.selectors import Selector, SelectorError
 
 KEY_MAX: Final = 512
 """Longest origin id, in characters; a longer one in a reserved header is not the gateway's."""

@@ -8,8 +8,8 @@
         │           │
         └──────> paused                    until it is resumed
 
-What is wished for (:class:`~gateway.core.supervised.WantedState`) survives a restart of the gateway; the state follows
-from it and from what stands in the way.
+What is wished for (:class:`~gateway.core.work.supervised.WantedState`) survives a restart of the gateway; the state
+follows from it and from what stands in the way.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from enum import StrEnum
 import msgspec
 
 from gateway.config import BridgeSettings
-from gateway.core.supervised import WantedState
+from gateway.core.work.supervised import WantedState
 from gateway.runtime.clock import clock
 
 

@@ -1,4 +1,4 @@
-"""All bridges of a gateway: see :mod:`gateway.core.supervised` for how they are kept, owned, steered and changed."""
+"""All bridges of a gateway. See :mod:`gateway.core.work.supervised` for how they are kept and changed."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from gateway.bridges.counts import BridgeCounts
 from gateway.bridges.states import BridgeStatus, resting
 from gateway.config import BridgeSettings
 from gateway.core import Gateway
-from gateway.core.supervised import Supervisor, WantedState
+from gateway.core.work.supervised import Supervisor, WantedState
 from gateway.errors import EtagMismatch, NoSuchBridge
+from gateway.observing.telemetry import log
 from gateway.runtime.ids import ids
-from gateway.telemetry import log
 
 BRIDGE_KIND: Final = "bridge"
 """The kind of work that a bridge is."""

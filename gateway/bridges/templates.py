@@ -14,9 +14,9 @@ import re
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+from gateway.amqp.message import Message
+from gateway.amqp.values import Typed
 from gateway.errors import EncodeError, FrameSyntaxError
-from gateway.message import Message
-from gateway.values import Typed
 
 _PART: Final = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|([{}])")
 

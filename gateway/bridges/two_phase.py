@@ -24,16 +24,16 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
+from gateway.amqp.message import Message
+from gateway.amqp.operations import Xid
 from gateway.bridges.faults import Faults
 from gateway.bridges.items import BridgeDelivery
 from gateway.bridges.journal import PAUSE_MAX, PAUSE_MIN, BridgeJournal
 from gateway.errors import EntriesRefused, GatewayError, RemoteError, Unroutable
 from gateway.ledger import EventKind, InboxRow, Ledger, LogEntry, MessageIds
-from gateway.message import Message
-from gateway.operations import Xid
+from gateway.observing.telemetry import log
 from gateway.runtime.backoff import Backoff
 from gateway.runtime.clock import clock
-from gateway.telemetry import log
 from gateway.upstreams import BranchOutcome, Upstream, UpstreamBranch
 
 FORMAT: Final = 0x41475731

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from gateway.amqp.selectors import Selector, SelectorError
+from gateway.amqp.values import Table, Typed, Value
 from gateway.broker.refusals import inequivalent, refusal
-from gateway.selectors import Selector, SelectorError
-from gateway.values import Table, Typed, Value
 
 _INTEGERS = frozenset({"int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"})
 _STRINGS = frozenset({"string", "str8", "str16-utf16", "str8-latin", "bytes", "vbin8", "vbin16"})

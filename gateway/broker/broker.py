@@ -18,22 +18,7 @@ from hmac import compare_digest
 from itertools import count
 from typing import Any, TypeAlias
 
-from gateway.broker.alarms import Alarms
-from gateway.broker.channels import Channel
-from gateway.broker.consumers import Consumer
-from gateway.broker.declared import DeclaredByUser, Kind
-from gateway.broker.publishing import PublisherWaits
-from gateway.broker.queues import UNCARRIABLE, Carriage, Entry, Memory, Queue
-from gateway.broker.refusals import reply_text
-from gateway.broker.requests import HANDLERS, QUERIES
-from gateway.broker.turns import Job, Jobs, Turn
-from gateway.broker.users import Users
-from gateway.broker.vhost import VirtualHost
-from gateway.budgets import Budgets, ShareHolder
-from gateway.config import EmbeddedSettings
-from gateway.errors import BudgetExceeded, EncodeError, FrameSyntaxError, Overloaded, RemoteError, StateError
-from gateway.limits import DEFAULT_BROKER_LIMITS, BrokerLimits
-from gateway.operations import (
+from gateway.amqp.operations import (
     Blocked,
     ChannelClosed,
     Close,
@@ -49,10 +34,25 @@ from gateway.operations import (
     Request,
     Unblocked,
 )
-from gateway.protocol import VersionRules
-from gateway.sasl import SALT_OCTETS, SaslError, no_scram_keys, scram_keys
+from gateway.amqp.protocol import VersionRules
+from gateway.amqp.sasl import SALT_OCTETS, SaslError, no_scram_keys, scram_keys
+from gateway.broker.alarms import Alarms
+from gateway.broker.channels import Channel
+from gateway.broker.consumers import Consumer
+from gateway.broker.declared import DeclaredByUser, Kind
+from gateway.broker.publishing import PublisherWaits
+from gateway.broker.queues import UNCARRIABLE, Carriage, Entry, Memory, Queue
+from gateway.broker.refusals import reply_text
+from gateway.broker.requests import HANDLERS, QUERIES
+from gateway.broker.turns import Job, Jobs, Turn
+from gateway.broker.users import Users
+from gateway.broker.vhost import VirtualHost
+from gateway.budgets import Budgets, ShareHolder
+from gateway.config import EmbeddedSettings
+from gateway.errors import BudgetExceeded, EncodeError, FrameSyntaxError, Overloaded, RemoteError, StateError
+from gateway.limits import DEFAULT_BROKER_LIMITS, BrokerLimits
+from gateway.observing.telemetry import log
 from gateway.session import ScramKeys, Session
-from gateway.telemetry import log
 from gateway.versions import protocol_of
 
 WRITE_OVERHEAD = 256

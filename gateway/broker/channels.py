@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterable
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from gateway.amqp.message import SMALL
+from gateway.amqp.operations import Cancelled, Confirmed, Deliver, Failed, Publish, Settle, Settlement
 from gateway.broker.consumers import Consumer, Window
 from gateway.broker.dtx import Branch, BranchState
 from gateway.broker.queues import ENTRY_OVERHEAD, Entry, Envelope, Queue
 from gateway.broker.refusals import refusal, reply_text
 from gateway.broker.turns import PIECE, Job, drained, pieces
 from gateway.errors import EncodeError, FrameSyntaxError, LocalError, StateError
-from gateway.message import SMALL
-from gateway.operations import Cancelled, Confirmed, Deliver, Failed, Publish, Settle, Settlement
 
 if TYPE_CHECKING:
     from gateway.broker.broker import Connection

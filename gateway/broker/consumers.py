@@ -13,9 +13,9 @@ from collections.abc import Callable
 from operator import neg
 from typing import TYPE_CHECKING
 
-from gateway.message import SMALL
-from gateway.selectors import Selector
-from gateway.steps import Steps, TooManySteps
+from gateway.amqp.message import SMALL
+from gateway.amqp.selectors import Selector
+from gateway.amqp.steps import Steps, TooManySteps
 
 if TYPE_CHECKING:
     from gateway.broker.channels import Channel

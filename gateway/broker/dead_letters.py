@@ -13,10 +13,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from gateway.amqp.message import Message, Properties
+from gateway.amqp.values import INT64_MAX, Table, Timestamp, Typed, Value
 from gateway.broker.arguments import plain, weight
 from gateway.broker.queues import Entry
-from gateway.message import Message, Properties
-from gateway.values import INT64_MAX, Table, Timestamp, Typed, Value
 
 X_DEATH = "x-death"
 HISTORY_MAX = 1 << 16

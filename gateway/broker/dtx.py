@@ -26,12 +26,7 @@ from enum import Enum
 from itertools import islice, repeat
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from gateway.broker.alarms import Alarms
-from gateway.broker.queues import REFUSING, Entry, Envelope, Queue
-from gateway.broker.refusals import missing, refusal
-from gateway.broker.turns import PIECE, Job, drained, for_each, pieces
-from gateway.limits import BrokerLimits
-from gateway.operations import (
+from gateway.amqp.operations import (
     Done,
     DtxCommit,
     DtxEnd,
@@ -53,6 +48,11 @@ from gateway.operations import (
     XaStatus,
     Xid,
 )
+from gateway.broker.alarms import Alarms
+from gateway.broker.queues import REFUSING, Entry, Envelope, Queue
+from gateway.broker.refusals import missing, refusal
+from gateway.broker.turns import PIECE, Job, drained, for_each, pieces
+from gateway.limits import BrokerLimits
 
 if TYPE_CHECKING:
     from gateway.broker.channels import Channel

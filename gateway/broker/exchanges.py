@@ -6,7 +6,7 @@ exchange, is counted in the index, since it may be bound by several bindings tha
 
 Bindings with a JMS selector stand outside the index, and are tried one by one.
 
-What a match may cost is bounded: it takes its :class:`~gateway.steps.Steps` from the publish.
+What a match may cost is bounded: it takes its :class:`~gateway.amqp.steps.Steps` from the publish.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Protocol, TypeAlias
 
+from gateway.amqp.message import SMALL, Message
+from gateway.amqp.selectors import Selector
+from gateway.amqp.steps import Steps
+from gateway.amqp.topics import TopicTrie
+from gateway.amqp.values import Table, Typed, Value
 from gateway.broker.arguments import SELECTOR, ExchangeArguments, plain, weight
 from gateway.broker.declared import DeclaredByUser
 from gateway.broker.refusals import refusal
-from gateway.message import SMALL, Message
-from gateway.selectors import Selector
-from gateway.steps import Steps
-from gateway.topics import TopicTrie
-from gateway.values import Table, Typed, Value
 
 
 class Destination(Protocol):
@@ -225,7 +225,7 @@ class Exchange:
 
     def match(self, routing_key: str, message: Message, steps: Steps) -> Iterable[Destination]:
         """The destinations that a message goes to from here, each once. Raises
-        :class:`~gateway.steps.TooManySteps` where finding them costs too much."""
+        :class:`~gateway.amqp.steps.TooManySteps` where finding them costs too much."""
         found = self._find(routing_key, message, steps)
         if not self._selective:
             return found

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gateway.amqp.message import Deadline, Properties
+from gateway.amqp.operations import Publish, Refused, Returned
+from gateway.amqp.steps import Steps, TooManySteps
 from gateway.broker.arguments import MILLISECONDS_MAX
 from gateway.broker.channels import Channel
 from gateway.broker.queues import ROOMY_AT, Envelope, Memory, Queue
 from gateway.broker.refusals import refusal, reply_text
 from gateway.broker.turns import PIECE, Job, drained, pieces
 from gateway.errors import RemoteError
-from gateway.message import Deadline, Properties
-from gateway.operations import Publish, Refused, Returned
-from gateway.steps import Steps, TooManySteps
 
 if TYPE_CHECKING:
     from gateway.broker.broker import Connection

@@ -26,12 +26,12 @@ from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
+from gateway.amqp.message import Message
+from gateway.amqp.values import Table
 from gateway.broker.arguments import QueueArguments, weight
 from gateway.broker.consumers import Consumer, QueueCursor, Rotation
 from gateway.broker.declared import DeclaredByUser
 from gateway.broker.turns import PIECE, Turn
-from gateway.message import Message
-from gateway.values import Table
 
 if TYPE_CHECKING:
     from gateway.broker.exchanges import Binding

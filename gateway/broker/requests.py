@@ -8,16 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gateway.broker import publishing
-from gateway.broker.arguments import consumer_arguments
-from gateway.broker.channels import Channel, Transaction
-from gateway.broker.consumers import Consumer, CreditBalance, Window
-from gateway.broker.dtx import DTX_HANDLERS
-from gateway.broker.queues import Queue
-from gateway.broker.refusals import missing, refusal, reply_text
-from gateway.broker.turns import Job
-from gateway.errors import EncodeError, FrameSyntaxError, LocalError, RemoteError
-from gateway.operations import (
+from gateway.amqp.operations import (
     Acquire,
     Acquired,
     BindExchange,
@@ -55,6 +46,15 @@ from gateway.operations import (
     UnbindExchange,
     UnbindQueue,
 )
+from gateway.broker import publishing
+from gateway.broker.arguments import consumer_arguments
+from gateway.broker.channels import Channel, Transaction
+from gateway.broker.consumers import Consumer, CreditBalance, Window
+from gateway.broker.dtx import DTX_HANDLERS
+from gateway.broker.queues import Queue
+from gateway.broker.refusals import missing, refusal, reply_text
+from gateway.broker.turns import Job
+from gateway.errors import EncodeError, FrameSyntaxError, LocalError, RemoteError
 
 
 def _done(channel: Channel, request: Request, now: float) -> None:

@@ -23,12 +23,12 @@ from collections.abc import Callable, Iterable, Mapping, Sized
 from dataclasses import replace
 from typing import Final, Protocol, cast
 
+from gateway.amqp.operations import Close, Operation
 from gateway.broker.logins import Logins, client_of, is_local
 from gateway.broker.queues import Memory
 from gateway.broker.refusals import reply_text
 from gateway.broker.turns import Turn
 from gateway.limits import BrokerLimits, Limits
-from gateway.operations import Close, Operation
 from gateway.runtime.clock import clock
 from gateway.session import PendingLogin, ServerConfig, Session, Version
 from gateway.transports.stream import Stream

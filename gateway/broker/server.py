@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from gateway import __version__
+from gateway.amqp.values import Table
 from gateway.broker.broker import Broker, Connection, Skip
 from gateway.broker.logins import LoginReport, Logins
 from gateway.broker.queues import Memory
@@ -25,12 +26,11 @@ from gateway.budgets import Budgets
 from gateway.config import EmbeddedSettings
 from gateway.errors import ConfigurationError
 from gateway.limits import DEFAULT_BROKER_LIMITS, DEFAULT_LIMITS, BrokerLimits, Limits
+from gateway.observing.telemetry import Metrics, log
 from gateway.runtime.clock import clock, monotonic_time, wall_time
 from gateway.runtime.ids import random_bytes
 from gateway.session import ServerConfig, Session
-from gateway.telemetry import Metrics, log
 from gateway.transports.tls import ServerTls
-from gateway.values import Table
 from gateway.versions import PROTOCOLS
 
 PRODUCT: Final = "AMQP Gateway embedded broker"

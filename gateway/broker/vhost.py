@@ -10,6 +10,17 @@ from base64 import urlsafe_b64encode
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
+from gateway.amqp.message import Message
+from gateway.amqp.operations import (
+    BindingFound,
+    DeclareExchange,
+    DeclareQueue,
+    DeleteExchange,
+    DeleteQueue,
+    QueryBinding,
+)
+from gateway.amqp.steps import Steps, TooManySteps
+from gateway.amqp.values import Table
 from gateway.broker.alarms import Alarms
 from gateway.broker.arguments import (
     AUTO_DELETE,
@@ -32,17 +43,6 @@ from gateway.broker.queues import BATCH, HOPS_MAX, LEVEL_WEIGHT, Entry, Envelope
 from gateway.broker.refusals import inequivalent, locked, missing, refusal, title
 from gateway.broker.turns import PIECE, Job, Jobs, Turn, drained, for_each, pieces
 from gateway.limits import BrokerLimits
-from gateway.message import Message
-from gateway.operations import (
-    BindingFound,
-    DeclareExchange,
-    DeclareQueue,
-    DeleteExchange,
-    DeleteQueue,
-    QueryBinding,
-)
-from gateway.steps import Steps, TooManySteps
-from gateway.values import Table
 
 
 class DefaultExchange(Exchange):
@@ -526,7 +526,7 @@ class VirtualHost:
         """The queues that a message published to ``exchange`` comes to, each once.
 
         An exchange that leads nowhere hands the message to its alternate exchange. Exchanges bound in a circle
-        are visited once. Raises :class:`~gateway.steps.TooManySteps` where finding them costs too much.
+        are visited once. Raises :class:`~gateway.amqp.steps.TooManySteps` where finding them costs too much.
         """
         steps = self._steps
         steps.left = self.limits.match_steps

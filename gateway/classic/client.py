@@ -11,7 +11,10 @@ from collections.abc import Callable, Mapping
 from math import ceil
 from typing import Any, ClassVar, Final
 
-from gateway import operations
+from gateway.amqp import operations
+from gateway.amqp.operations import Closed, CloseReason, Operation
+from gateway.amqp.sasl import Mechanism, SaslError, choose_mechanism
+from gateway.amqp.values import Table
 from gateway.classic import methods
 from gateway.classic.client_channel import ClientChannel, handlers
 from gateway.classic.confirms import NACK_PATIENCE
@@ -19,10 +22,7 @@ from gateway.classic.connection import ClassicSession, ConnectionPhase
 from gateway.classic.dialect import choose, refused_method
 from gateway.classic.translate import Translator
 from gateway.errors import EncodeError, FrameSyntaxError, StateError, Unsupported
-from gateway.operations import Closed, CloseReason, Operation
-from gateway.sasl import Mechanism, SaslError, choose_mechanism
 from gateway.session import PROTOCOL_HEADERS, ClientConfig, Confirms, Role, not_amqp
-from gateway.values import Table
 
 CLIENT_CAPABILITIES: Final[Table] = {
     "publisher_confirms": True,

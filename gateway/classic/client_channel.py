@@ -17,7 +17,8 @@ from enum import Enum
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from gateway import operations
+from gateway.amqp import operations
+from gateway.amqp.message import Message, RawProperties
 from gateway.classic import methods
 from gateway.classic.assembler import SMALL_HEADER
 from gateway.classic.client_requests import ASK, Asked, done, need
@@ -27,7 +28,6 @@ from gateway.classic.dialect import Dialect, refused_method
 from gateway.classic.frames import BASIC, BODY, FRAME_END, HEADER, METHOD, OVERHEAD, content_frames, method_frame
 from gateway.classic.splice import SEAM
 from gateway.errors import EncodeError, FrameSyntaxError, StateError, Unsupported
-from gateway.message import Message, RawProperties
 from gateway.session import Confirms
 
 if TYPE_CHECKING:

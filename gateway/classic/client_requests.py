@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from gateway import operations
+from gateway.amqp import operations
+from gateway.amqp.values import Table
 from gateway.classic import methods
 from gateway.errors import Unsupported
-from gateway.values import Table
 
 if TYPE_CHECKING:
     from gateway.classic.client_channel import ClientChannel

@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, NamedTuple
 
+from gateway.amqp.operations import Publish
 from gateway.errors import FrameSyntaxError
-from gateway.operations import Publish
 
 NACK_PATIENCE: Final = 0.5
 """How long a held nack waits for its basic.return, in seconds: the two are written together."""

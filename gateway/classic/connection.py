@@ -23,6 +23,7 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, ClassVar, Generic, TypeVar
 
+from gateway.amqp.operations import Closed, CloseReason, Operation
 from gateway.classic.assembler import Assembler, AssemblyLimit
 from gateway.classic.dialect import Dialect
 from gateway.classic.frames import (
@@ -44,7 +45,6 @@ from gateway.classic.tables import TableCodec
 from gateway.classic.translate import Translator
 from gateway.errors import FrameSyntaxError
 from gateway.limits import Limits
-from gateway.operations import Closed, CloseReason, Operation
 from gateway.session import Capabilities, Role, Version
 
 _FRAME_TYPES = frozenset({METHOD, HEADER, BODY, HEARTBEAT})

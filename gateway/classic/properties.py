@@ -10,9 +10,9 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from gateway.amqp.message import Properties
 from gateway.classic.tables import TableCodec
 from gateway.errors import EncodeError, FrameSyntaxError
-from gateway.message import Properties
 from gateway.wire.declare import DECODE_ERRORS, ENCODE_ERRORS
 from gateway.wire.emit import ESCAPED, STRICT, Emitter
 from gateway.wire.types import FieldType, Integer, ShortString, TableType

@@ -10,7 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final
 
-from gateway import operations
+from gateway.amqp import operations
+from gateway.amqp.operations import Closed, CloseReason, Operation
+from gateway.amqp.sasl import SaslError, ServerMechanism, logged_in, offered_mechanisms, server_mechanism
+from gateway.amqp.values import Table
 from gateway.classic import methods
 from gateway.classic.client import CONFIRMS_PROPERTY
 from gateway.classic.connection import ClassicSession, ConnectionPhase
@@ -18,10 +21,7 @@ from gateway.classic.dialect import choose
 from gateway.classic.server_channel import ServerChannel, handlers
 from gateway.classic.translate import Translator
 from gateway.errors import FrameSyntaxError, StateError, Unsupported
-from gateway.operations import Closed, CloseReason, Operation
-from gateway.sasl import SaslError, ServerMechanism, logged_in, offered_mechanisms, server_mechanism
 from gateway.session import PROTOCOL_HEADERS, Confirms, Role, ServerConfig
-from gateway.values import Table
 
 SERVER_CAPABILITIES: Final[Table] = {
     "publisher_confirms": True,

@@ -16,7 +16,8 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from gateway import operations
+from gateway.amqp import operations
+from gateway.amqp.message import Message, RawProperties
 from gateway.classic import methods
 from gateway.classic.connection import BaseChannel, Handler
 from gateway.classic.dialect import Dialect
@@ -24,7 +25,6 @@ from gateway.classic.frames import CONNECTION_CODES, OVERHEAD, content_frames, m
 from gateway.classic.server_requests import RECEIVE, Answer
 from gateway.classic.splice import SEAM
 from gateway.errors import EncodeError, FrameSyntaxError, StateError, Unsupported
-from gateway.message import Message, RawProperties
 
 if TYPE_CHECKING:
     from gateway.classic.server import ClassicServer

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from gateway import operations
+from gateway.amqp import operations
 from gateway.classic import methods
 
 if TYPE_CHECKING:

@@ -114,7 +114,7 @@ def _strings(octets: bytes, at: int, stop: int) -> list[tuple[bytes, int, int, i
 
 
 class ClassicSeam:
-    """See :class:`gateway.message.Seam`; one serves all dialects, whose tags differ in number only."""
+    """See :class:`gateway.amqp.message.Seam`; one serves all dialects, whose tags differ in number only."""
 
     __slots__ = ()
 

@@ -1,6 +1,6 @@
 """Field tables of 0-8 and 0-9-1, with the tags that brokers use (RabbitMQ's errata, not the definition).
 
-Values come back as :mod:`gateway.values` describes: plain where the plain value stands for the wire type, else
+Values come back as :mod:`gateway.amqp.values` describes: plain where the plain value stands for the wire type, else
 ``Typed``, so that encoding what was decoded gives the same octets. Which tags exist is the dialect's to say.
 Nesting, entries and the number of values in one table are bounded by :class:`~gateway.limits.Limits`.
 """
@@ -15,9 +15,9 @@ from functools import lru_cache, partial
 from types import NoneType
 from typing import Any, Final
 
+from gateway.amqp.values import INT32_MAX, INT32_MIN, Table, Timestamp, Typed, Value, type_of
 from gateway.errors import EncodeError, FrameSyntaxError
 from gateway.limits import DEFAULT_LIMITS, Limits
-from gateway.values import INT32_MAX, INT32_MIN, Table, Timestamp, Typed, Value, type_of
 from gateway.wire.types import overrun
 
 RABBITMQ_TAGS: Final[Mapping[str, str]] = {

@@ -2,7 +2,7 @@
 
 Properties that came off a connection of the same dialect pass as the octets they are, unless they hold a
 user-id, which a broker takes only from its owner. Everything else is fitted: what has no home travels in the
-reserved header. ``expiration`` is always relative in a :class:`~gateway.message.Message`; where that is
+reserved header. ``expiration`` is always relative in a :class:`~gateway.amqp.message.Message`; where that is
 an instant, the number of milliseconds that it was goes along.
 """
 
@@ -15,6 +15,16 @@ from math import isfinite
 from types import NoneType
 from typing import Any, Final
 
+from gateway.amqp.message import (
+    ArrivalTime,
+    Deadline,
+    Message,
+    Properties,
+    RawProperties,
+    ReplyTo,
+    UuidMessageId,
+)
+from gateway.amqp.values import INT32_MAX, INT32_MIN, Typed, Value, type_of
 from gateway.classic.dialect import Dialect
 from gateway.classic.properties import CLUSTER_ID, USER_ID, decode, encode
 from gateway.classic.splice import SEAM
@@ -35,8 +45,6 @@ from gateway.fidelity import (
     restore,
     x_gzip,
 )
-from gateway.message import ArrivalTime, Deadline, Message, Properties, RawProperties, ReplyTo, UuidMessageId
-from gateway.values import INT32_MAX, INT32_MIN, Typed, Value, type_of
 
 
 class Translator:

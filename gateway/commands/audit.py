@@ -37,8 +37,8 @@ def _read(settings: Config, work: Callable[[sa.Connection, bool], T]) -> T:
     from sqlalchemy import exc
 
     from gateway.app import ledger_url
-    from gateway.ledger import schema
-    from gateway.ledger.engine import Database, unavailable
+    from gateway.ledger.db import schema
+    from gateway.ledger.db.engine import Database, unavailable
 
     database = Database(ledger_url(settings))
     engine = database.readers()
@@ -121,8 +121,8 @@ def verify_audit(
 
     from gateway.access.heads import head_path, read_head
     from gateway.app import audit_keys
-    from gateway.ledger.audit import AuditHead, AuditKeys
-    from gateway.ledger.audit_check import AuditRules, verify
+    from gateway.ledger.access.audit import AuditHead, AuditKeys
+    from gateway.ledger.access.audit_check import AuditRules, verify
 
     settings = _load(config, data_dir)
     path = head_path(settings.audit, Path(settings.data_dir))
@@ -176,7 +176,7 @@ def export_audit(after: int, config: str | None, data_dir: str | None) -> None:
     Example:
       gateway audit export --config gateway.toml > audit.ndjson
     """
-    from gateway.ledger.audit import AuditRow, rows
+    from gateway.ledger.access.audit import AuditRow, rows
 
     def line(row: AuditRow) -> str:
         try:

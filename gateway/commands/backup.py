@@ -52,7 +52,7 @@ def backup(file: Path, follow: float | None, as_json: bool, config: str | None, 
     from gateway.config import load
     from gateway.errors import LedgerUnavailable
     from gateway.ledger.backups import back_up
-    from gateway.ledger.engine import Database
+    from gateway.ledger.db.engine import Database
 
     settings = load(config, overrides={"data_dir": data_dir})
     path = Database(ledger_url(settings)).path
@@ -89,7 +89,7 @@ def key_files(settings: Config) -> list[str]:
 
 
 def _print(info: BackupInfo, file: Path, as_json: bool) -> None:
-    from gateway.api.brokers import moment
+    from gateway.api.resources.brokers import moment
 
     at = moment(info.at / 1e6)
     if as_json:

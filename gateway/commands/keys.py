@@ -91,7 +91,7 @@ async def _in_the_ledger(
     from gateway.app import audit_keys, key_macs, ledger_url
     from gateway.config import broker_names, load
     from gateway.ledger import Ledger
-    from gateway.webhooks.secrets import load_seals
+    from gateway.webhooks.settings.secrets import load_seals
 
     settings = load(config, overrides={"data_dir": data_dir})
     address = ledger_url(settings)

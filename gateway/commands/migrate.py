@@ -42,7 +42,7 @@ def migrate(config: str | None, data_dir: str | None, url: str | None, wait: flo
     from gateway.config import load
     from gateway.errors import ConfigurationError, LedgerUnavailable
     from gateway.ledger import Ledger
-    from gateway.webhooks.secrets import load_seals
+    from gateway.webhooks.settings.secrets import load_seals
 
     settings = load(config, overrides={"data_dir": data_dir, "ledger.url": url})
     deadline = clock.monotonic() + wait

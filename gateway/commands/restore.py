@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
 
     from gateway.config import Config
-    from gateway.ledger.audit import AuditHead, AuditKeys
-    from gateway.ledger.engine import Database
+    from gateway.ledger.access.audit import AuditHead, AuditKeys
+    from gateway.ledger.db.engine import Database
 
 STAGED = ".restoring"
 """Ending of the name under which the ledger is prepared."""
@@ -74,7 +74,7 @@ def restore(
     """
     from gateway.app import ledger_url
     from gateway.config import load
-    from gateway.ledger.engine import Database
+    from gateway.ledger.db.engine import Database
 
     settings = load(config, overrides={"data_dir": data_dir})
     database = Database(ledger_url(settings))
@@ -95,7 +95,7 @@ def _restore(settings: Config, database: Database, path: Path, file: Path, repla
     from gateway.access.heads import head_path, read_head, write_head
     from gateway.errors import BackupRefused
     from gateway.ledger.backups import beside, check_version, read_info, sync_folder, unpack
-    from gateway.ledger.engine import Database
+    from gateway.ledger.db.engine import Database
     from gateway.ledger.restoring import adopt
 
     info = read_info(file)
@@ -149,8 +149,9 @@ def _adopt(settings: Config, database: Database, dry_run: bool) -> Restored:
     from sqlalchemy import exc
 
     from gateway.access.heads import head_path, read_head, write_head
-    from gateway.ledger import restoring, schema
-    from gateway.ledger.engine import unavailable
+    from gateway.ledger import restoring
+    from gateway.ledger.db import schema
+    from gateway.ledger.db.engine import unavailable
 
     kept = head_path(settings.audit, Path(settings.data_dir))
     head = read_head(kept)
@@ -183,10 +184,10 @@ def _checked(settings: Config, connection: sa.Connection, *, shared: bool) -> tu
         BackupRefused: a key is missing that something in the ledger is sealed with.
     """
     from gateway.errors import BackupRefused
-    from gateway.ledger import audit
-    from gateway.ledger.audit_check import AuditRules, verify
-    from gateway.webhooks import resealing
-    from gateway.webhooks.secrets import load_seals
+    from gateway.ledger.access import audit
+    from gateway.ledger.access.audit_check import AuditRules, verify
+    from gateway.webhooks.settings import resealing
+    from gateway.webhooks.settings.secrets import load_seals
 
     names = {*resealing.used(connection), *audit.keys_used(connection)}
     path = Path(settings.ledger.secrets_file or Path(settings.data_dir) / "secrets.key")
@@ -240,7 +241,7 @@ def _set_aside(path: Path, now: int) -> Path:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[sa.Connection]:
-    from gateway.ledger.engine import Database
+    from gateway.ledger.db.engine import Database
 
     engine = Database(f"sqlite:///{path}").writer()
     try:
@@ -259,7 +260,7 @@ def _remove(staged: Path) -> None:
 
 
 def _stamp(now: int) -> str:
-    from gateway.api.brokers import moment
+    from gateway.api.resources.brokers import moment
 
     return "before-" + moment(now // 1_000_000)[:19].replace("-", "").replace(":", "") + "Z"
 
@@ -269,7 +270,7 @@ def _text(head: AuditHead | None) -> str:
 
 
 def _say(found: Restored, dry_run: bool, as_json: bool) -> None:
-    from gateway.api.brokers import moment
+    from gateway.api.resources.brokers import moment
 
     since, until = moment(found.since / 1e6), moment(found.until / 1e6)
     if as_json:

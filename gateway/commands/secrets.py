@@ -17,7 +17,7 @@ from gateway.terminal import output_options
 
 if TYPE_CHECKING:
     from gateway.ledger import Ledger
-    from gateway.webhooks.secrets import Seals
+    from gateway.webhooks.settings.secrets import Seals
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ def new_secrets(file: Path | None, config: str | None) -> None:
       gateway secrets new --config gateway.toml
     """
     from gateway.config import load
-    from gateway.webhooks.secrets import make_key_file
+    from gateway.webhooks.settings.secrets import make_key_file
 
     if file is None:
         named = load(config).ledger.secrets_file
@@ -65,7 +65,7 @@ async def _with(config: str | None, data_dir: str | None, work: Callable[[Ledger
     from gateway.app import key_macs, ledger_url
     from gateway.config import load
     from gateway.ledger import Ledger
-    from gateway.webhooks.secrets import load_seals
+    from gateway.webhooks.settings.secrets import load_seals
 
     settings = load(config, overrides={"data_dir": data_dir})
     address = await threads.run(ledger_url, settings)
@@ -90,8 +90,8 @@ def list_secrets(as_json: bool, config: str | None, data_dir: str | None) -> Non
     Example:
       gateway secrets list --config gateway.toml
     """
-    from gateway.ledger.audit import keys_used
-    from gateway.webhooks import resealing
+    from gateway.ledger.access.audit import keys_used
+    from gateway.webhooks.settings import resealing
 
     async def work(ledger: Ledger, seals: Seals) -> list[dict[str, object]]:
         counts = await ledger.read(resealing.used)
@@ -143,7 +143,7 @@ def rotate_secrets(config: str | None, data_dir: str | None) -> None:
     Example:
       gateway secrets rotate --config gateway.toml
     """
-    from gateway.webhooks import resealing
+    from gateway.webhooks.settings import resealing
 
     done, failed = asyncio.run(_with(config, data_dir, resealing.rotate))
     note(f"{done} secrets are sealed again")

@@ -14,33 +14,33 @@ from typing import Any, Final
 
 from gateway.budgets import Budgets
 from gateway.config import SubscriptionSettings
-from gateway.core.ack_ids import AckIds
-from gateway.core.auditor import Auditor
-from gateway.core.byte_budget import ByteBudget
-from gateway.core.consuming import Consuming
-from gateway.core.dead_letters import DeadLetterPublisher
-from gateway.core.delivery_limits import DeliveryLimitGuard
-from gateway.core.in_doubt import InDoubt
-from gateway.core.intakes import INTAKE_WORK, Intakes
-from gateway.core.keyed_messages import KeyedMessages
-from gateway.core.keys import KeyedAnswer, KeyedPublisher, KeyedRequest, Render
-from gateway.core.leases import Leases
-from gateway.core.ledger_budgets import LedgerBudgets
-from gateway.core.observer import Observer
-from gateway.core.outbox import OUTBOX_WORK, Outbox
-from gateway.core.own_queues import OwnQueues
-from gateway.core.ownership import Ownership
-from gateway.core.parts import Parts
-from gateway.core.peers import Peers
-from gateway.core.publishing import Publication, Publisher, PublishOutcome
-from gateway.core.recorder import Recorder
+from gateway.core.leasing.ack_ids import AckIds
+from gateway.core.leasing.consuming import Consuming
+from gateway.core.leasing.leases import Leases
+from gateway.core.leasing.parts import Parts
+from gateway.core.publishing.in_doubt import InDoubt
+from gateway.core.publishing.keyed_messages import KeyedMessages
+from gateway.core.publishing.keys import KeyedAnswer, KeyedPublisher, KeyedRequest, Render
+from gateway.core.publishing.outbox import OUTBOX_WORK, Outbox
+from gateway.core.publishing.publisher import Publication, Publisher, PublishOutcome
 from gateway.core.retired import Retired
+from gateway.core.sources.byte_budget import ByteBudget
+from gateway.core.sources.dead_letters import DeadLetterPublisher
+from gateway.core.sources.delivery_limits import DeliveryLimitGuard
+from gateway.core.sources.intakes import INTAKE_WORK, Intakes
+from gateway.core.sources.own_queues import OwnQueues
 from gateway.core.subscriptions import SubscriptionRegistry
 from gateway.core.topology import Topology
+from gateway.core.work.auditor import Auditor
+from gateway.core.work.ledger_budgets import LedgerBudgets
+from gateway.core.work.observer import Observer
+from gateway.core.work.ownership import Ownership
+from gateway.core.work.peers import Peers
+from gateway.core.work.recorder import Recorder
 from gateway.errors import GatewayError, NoSuchBroker, NoSuchMessage
 from gateway.ledger import EventKind, Ledger, MessageFilter, MessageIds, StoredMessage, Timeline, parse_id
+from gateway.observing.telemetry import Metrics, log
 from gateway.runtime.tasks import Tasks
-from gateway.telemetry import Metrics, log
 from gateway.tracing import Tracer
 from gateway.upstreams import Oversized, Upstream, UpstreamState
 

@@ -11,8 +11,8 @@ import asyncio
 from typing import Final
 
 from gateway.errors import Overloaded
+from gateway.observing.telemetry import log
 from gateway.runtime.clock import clock
-from gateway.telemetry import log
 from gateway.upstreams import Upstream
 
 REST: Final = 3.0

@@ -2,7 +2,7 @@
 
 The settings of a subscription are those of the configuration file (read-only), or a resource in the ledger. Whether it
 is paused is kept in the ledger as well, for both kinds: ``paused`` of the settings says how it begins. What is done
-with them is in :mod:`gateway.core.consuming`.
+with them is in :mod:`gateway.core.leasing.consuming`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Final
 import msgspec
 
 from gateway.config import SubscriptionSettings, check_subscription
-from gateway.core.filters import Filter
-from gateway.core.order_keys import OrderKey
-from gateway.core.own_queues import OwnQueues, queue_of
+from gateway.core.sources.filters import Filter
+from gateway.core.sources.order_keys import OrderKey
+from gateway.core.sources.own_queues import OwnQueues, queue_of
 from gateway.errors import (
     ConfigurationError,
     EncodeError,
@@ -29,8 +29,8 @@ from gateway.errors import (
     StateError,
 )
 from gateway.ledger import Ledger
+from gateway.observing.telemetry import log
 from gateway.runtime.clock import clock
-from gateway.telemetry import log
 from gateway.upstreams import Upstream
 
 SUBSCRIPTION_RESOURCE: Final = "subscription"

@@ -16,14 +16,14 @@ from typing import Any, Final
 
 import msgspec
 
-from gateway.core.publishing import Publisher
+from gateway.amqp.operations import ExchangeFound
+from gateway.amqp.values import Table
+from gateway.core.publishing.publisher import Publisher
 from gateway.errors import GatewayError, NotFound, PreconditionFailed
 from gateway.ledger import Ledger, ResourceRecord
 from gateway.notation.values import ValueProblem, table_from_json, text_from_json
-from gateway.operations import ExchangeFound
-from gateway.telemetry import log
+from gateway.observing.telemetry import log
 from gateway.upstreams import QueueInfo, Upstream
-from gateway.values import Table
 
 QUEUE: Final = "queue"
 EXCHANGE: Final = "exchange"

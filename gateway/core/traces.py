@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gateway.core.publishing import Publication, PublishOutcome
+from gateway.core.publishing.publisher import Publication, PublishOutcome
 from gateway.tracing import Tracer, names, of_message
 from gateway.tracing.names import SpanRow
 from gateway.upstreams import Upstream

@@ -15,11 +15,11 @@ from hashlib import sha256
 from typing import Any, Final
 from uuid import UUID
 
+from gateway.amqp.message import PROPERTY_NAMES, ArrivalTime, Deadline, Message, Properties, ReplyTo
+from gateway.amqp.values import Typed, Value, type_of
 from gateway.fidelity.forwarding import held_in, put_back
 from gateway.fidelity.homes import CLAIM, unpack
 from gateway.fidelity.reserved import RESERVED, entry_of
-from gateway.message import PROPERTY_NAMES, ArrivalTime, Deadline, Message, Properties, ReplyTo
-from gateway.values import Typed, Value, type_of
 
 _DIGITS_MAX: Final = 20
 """No duration in milliseconds has more digits."""

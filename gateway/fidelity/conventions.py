@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from gateway.message import ArrivalTime, Properties, ReplyTo, UuidMessageId
+from gateway.amqp.message import ArrivalTime, Properties, ReplyTo, UuidMessageId
 
 ID: Final = "ID:"
 """What a JMS message id begins with."""

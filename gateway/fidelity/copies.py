@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from gateway.amqp.message import Message, with_headers
+from gateway.amqp.values import Table
 from gateway.errors import FrameSyntaxError
 from gateway.fidelity.deaths import FIRST_DEATH, X_DEATH
 from gateway.fidelity.forwarding import forward, strip
 from gateway.fidelity.reserved import RESERVED, entry_of
-from gateway.message import Message, with_headers
-from gateway.values import Table
 
 DEATHS: Final = (X_DEATH, "x-delivery-count")
 DEATH_PREFIXES: Final = (FIRST_DEATH, "x-last-death-")

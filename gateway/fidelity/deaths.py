@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
+from gateway.amqp.values import Value
 from gateway.fidelity.reserved import entry_of
-from gateway.values import Value
 
 X_DEATH: Final = "x-death"
 FIRST_DEATH: Final = "x-first-death-"

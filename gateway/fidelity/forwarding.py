@@ -6,7 +6,7 @@ copies, ``x-delay`` holds a message back. They travel in the reserved header, wi
 come out only on request (``release``).
 
 Nearly every message is undecoded here and stays so: the entries are written into the octets of its properties by the
-:class:`~gateway.message.Seam` of their encoding, and one search in these octets says whether anything is held.
+:class:`~gateway.amqp.message.Seam` of their encoding, and one search in these octets says whether anything is held.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Final
 
+from gateway.amqp.message import Message, RawProperties, with_headers
+from gateway.amqp.values import Table, Value
 from gateway.fidelity.reserved import RESERVED, RESERVED_OCTETS, entry_of, without_reserved
-from gateway.message import Message, RawProperties, with_headers
-from gateway.values import Table, Value
 
 HELD: Final = frozenset({"x-death", "CC", "BCC", "x-delay"})
 """Headers that brokers act upon; beside all that begin with HELD_PREFIX."""

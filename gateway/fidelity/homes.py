@@ -17,11 +17,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from gateway.amqp.message import PROPERTY_NAMES, ArrivalTime, Deadline, Properties, ReplyTo, UuidMessageId
+from gateway.amqp.values import UINT64_MAX, Table, Value
 from gateway.fidelity.conventions import is_uuid
 from gateway.fidelity.reserved import CONSUMED, RESERVED
 from gateway.fidelity.reshapes import Carries, fit_headers, restore_headers
-from gateway.message import PROPERTY_NAMES, ArrivalTime, Deadline, Properties, ReplyTo, UuidMessageId
-from gateway.values import UINT64_MAX, Table, Value
 
 NO_HOME: Final = object()
 """What a :class:`Home` answers for a property that it cannot carry in any form."""

@@ -32,8 +32,8 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from gateway.message import Message, Properties, with_headers
-from gateway.values import Table, Value
+from gateway.amqp.message import Message, Properties, with_headers
+from gateway.amqp.values import Table, Value
 
 RESERVED: Final = "x-gateway"
 """Its name."""

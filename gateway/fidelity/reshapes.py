@@ -15,8 +15,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
-from gateway.fidelity.reserved import RESERVED
-from gateway.values import (
+from gateway.amqp.values import (
     DRAFT_STRINGS,
     INT32_MAX,
     INT32_MIN,
@@ -28,6 +27,7 @@ from gateway.values import (
     type_of,
     typed,
 )
+from gateway.fidelity.reserved import RESERVED
 
 Carries: TypeAlias = Callable[[str, Value], bool]
 """(type, value) -> the version has that type and the value fits it."""

@@ -11,22 +11,22 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from gateway import operations
 from gateway.access.scopes import VISITOR, Principal
+from gateway.amqp import operations
+from gateway.amqp.message import Message
+from gateway.amqp.operations import Close, Closed, Operation, Publish, Request
+from gateway.amqp.protocol import VersionRules
 from gateway.broker.broker import QPID_CLIENT
 from gateway.broker.queues import Memory
 from gateway.broker.refusals import reply_text
 from gateway.errors import BudgetExceeded, Overloaded, RemoteError, StateError
-from gateway.front import deliveries, recovery
-from gateway.front.channel import FrontChannel
-from gateway.front.rules import Rule
+from gateway.front.channels import deliveries, recovery
+from gateway.front.channels.channel import FrontChannel
+from gateway.front.channels.rules import Rule
+from gateway.front.channels.target import Target
+from gateway.front.channels.topology import Topology
 from gateway.front.shares import UserShare
-from gateway.front.target import Target
-from gateway.front.topology import Topology
 from gateway.limits import BrokerLimits
-from gateway.message import Message
-from gateway.operations import Close, Closed, Operation, Publish, Request
-from gateway.protocol import VersionRules
 from gateway.session import Session
 from gateway.versions import protocol_of
 

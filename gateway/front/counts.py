@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from gateway.operations import Publish
-from gateway.telemetry import Metrics, log
+from gateway.amqp.operations import Publish
+from gateway.observing.telemetry import Metrics, log
 
 if TYPE_CHECKING:
     from gateway.front.client import FrontClient

@@ -10,13 +10,13 @@ from gateway.access.scopes import principal_of
 from gateway.config import BrokerSettings, FrontSettings
 from gateway.core.gateway import Gateway
 from gateway.errors import ConfigurationError
+from gateway.front.channels.rules import RULE_NAMES
 from gateway.front.records import FrontRecords
-from gateway.front.rules import RULE_NAMES
 from gateway.front.server import Front
 from gateway.front.shares import BYTES, measured
 from gateway.front.store import GatewayLedger
 from gateway.front.users import FrontUsers
-from gateway.telemetry import Metrics
+from gateway.observing.telemetry import Metrics
 
 PORTS: Final = "ports are opened at the start"
 RESTART: Final[Mapping[str, str]] = {

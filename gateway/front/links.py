@@ -12,6 +12,16 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
+from gateway.amqp.operations import (
+    Blocked,
+    ChannelClosed,
+    CloseReason,
+    DeleteQueue,
+    OpenChannel,
+    Operation,
+    Request,
+    Unblocked,
+)
 from gateway.broker.refusals import reply_text
 from gateway.errors import (
     AuthenticationFailed,
@@ -23,26 +33,16 @@ from gateway.errors import (
     RemoteError,
     StateError,
 )
-from gateway.front.channel import FrontChannel
+from gateway.front.channels.channel import FrontChannel
+from gateway.front.channels.rules import Rule, rules_for
+from gateway.front.channels.target import Target, target_of
 from gateway.front.client import FrontClient
 from gateway.front.counts import FrontCounts
-from gateway.front.rules import Rule, rules_for
 from gateway.front.shares import UserShare
-from gateway.front.target import Target, target_of
 from gateway.link import NOT_OUR_FAULT, Channel, Link
-from gateway.operations import (
-    Blocked,
-    ChannelClosed,
-    CloseReason,
-    DeleteQueue,
-    OpenChannel,
-    Operation,
-    Request,
-    Unblocked,
-)
+from gateway.observing.telemetry import log
 from gateway.runtime.clock import clock
 from gateway.runtime.tasks import Tasks
-from gateway.telemetry import log
 from gateway.upstreams.keeper import Dialer, Keeper
 
 IDLE_SECONDS: Final = 60.0

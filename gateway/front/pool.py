@@ -14,10 +14,10 @@ import msgspec
 
 from gateway.config import BrokerSettings, FrontSettings
 from gateway.errors import AuthenticationFailed, LoginCut
+from gateway.front.channels.refusals import refused
 from gateway.front.client import FrontClient, Login
 from gateway.front.counts import FrontCounts
 from gateway.front.links import CHANNELS_KEPT, CLOSE_SECONDS, IDLE_SECONDS, SharedLink
-from gateway.front.refusals import refused
 from gateway.link import Dial
 from gateway.runtime.clock import clock
 from gateway.runtime.ids import random_bytes

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from gateway.amqp.operations import Publish
 from gateway.core.gateway import Gateway
-from gateway.core.publishing import Publication, describe
-from gateway.front.messages import noted
+from gateway.core.publishing.publisher import Publication, describe
+from gateway.front.channels.messages import noted
 from gateway.front.shares import label
 from gateway.ledger import EventKind, LogEntry, id_text
-from gateway.operations import Publish
 from gateway.runtime.clock import clock
 
 if TYPE_CHECKING:
+    from gateway.amqp.message import Message
     from gateway.front.client import FrontClient
-    from gateway.message import Message
 
 TEXT_MAX = 500
 """Longest reason of a refusal that is kept, in characters."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
-from gateway import operations
 from gateway.access.scopes import Principal
-from gateway.front.messages import copies
-from gateway.front.refusals import refused
+from gateway.amqp import operations
+from gateway.front.channels.messages import copies
+from gateway.front.channels.refusals import refused
 
 Check = Callable[[Any, Principal, str, Collection[str]], str]
 """Request, who asks, the broker, the client's own queues -> what is missing; empty: nothing."""

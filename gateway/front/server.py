@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from gateway import __version__
 from gateway.access.scopes import Principal, principal_of
+from gateway.amqp.values import Table
 from gateway.broker.logins import LoginReport, Logins
 from gateway.broker.queues import Memory
 from gateway.broker.refusals import reply_text
@@ -30,13 +31,12 @@ from gateway.front.store import FrontStore, PublishLedger
 from gateway.front.users import FrontUsers
 from gateway.limits import DEFAULT_BROKER_LIMITS, DEFAULT_LIMITS, BrokerLimits, Limits
 from gateway.link import Dial
+from gateway.observing.telemetry import Metrics, log
 from gateway.runtime.clock import clock, monotonic_time, wall_time
 from gateway.runtime.ids import ids, random_bytes
 from gateway.runtime.tasks import Tasks
 from gateway.session import PendingLogin, ServerConfig, Session, Version
-from gateway.telemetry import Metrics, log
 from gateway.transports.tls import ServerTls
-from gateway.values import Table
 from gateway.versions import PROTOCOLS
 
 LOOK_EVERY: Final = 1.0

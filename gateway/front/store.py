@@ -15,21 +15,21 @@ from contextlib import suppress
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from gateway.amqp.operations import Publish
 from gateway.budgets import ShareHolder
 from gateway.config import FrontSettings
 from gateway.core.gateway import Gateway
-from gateway.core.publishing import Publication, PublishOutcome
+from gateway.core.publishing.publisher import Publication, PublishOutcome
 from gateway.errors import BudgetExceeded, GatewayError, Overloaded
-from gateway.front import publishing
+from gateway.front.channels import publishing
 from gateway.front.counts import FrontCounts
 from gateway.front.shares import label
-from gateway.operations import Publish
+from gateway.observing.telemetry import log
 from gateway.runtime.clock import clock
 from gateway.runtime.tasks import Tasks
-from gateway.telemetry import log
 
 if TYPE_CHECKING:
-    from gateway.front.channel import FrontChannel
+    from gateway.front.channels.channel import FrontChannel
     from gateway.front.client import FrontClient
 
 BATCH: Final = 500

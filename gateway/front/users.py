@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Final
 
 from gateway.access.scopes import Principal, principal_of
+from gateway.amqp.sasl import SALT_OCTETS, SaslError, no_scram_keys, scram_keys
 from gateway.config import FrontUser
 from gateway.errors import ConfigurationError
 from gateway.runtime.ids import random_bytes
-from gateway.sasl import SALT_OCTETS, SaslError, no_scram_keys, scram_keys
 from gateway.session import ScramKeys
 
 SCRAM_SECRET: Final = 32

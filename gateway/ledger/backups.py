@@ -21,9 +21,9 @@ import msgspec
 
 from gateway import __version__
 from gateway.errors import BackupRefused, LedgerUnavailable
-from gateway.ledger.engine import BUSY_TIMEOUT
-from gateway.ledger.schema import HEAD
-from gateway.ledger.shards import RETIRED
+from gateway.ledger.db.engine import BUSY_TIMEOUT
+from gateway.ledger.db.schema import HEAD
+from gateway.ledger.db.shards import RETIRED
 from gateway.runtime.clock import clock
 
 FORMAT: Final = 1

@@ -14,10 +14,10 @@ from typing import Any
 import sqlalchemy as sa
 
 from gateway.errors import EtagMismatch
-from gateway.ledger.encoding import document, octets, parse, text
-from gateway.ledger.models import resources
-from gateway.ledger.records import ResourceRecord
-from gateway.ledger.shards import INSERT
+from gateway.ledger.db.encoding import document, octets, parse, text
+from gateway.ledger.db.models import resources
+from gateway.ledger.db.shards import INSERT
+from gateway.ledger.writing.records import ResourceRecord
 
 _KIND = resources.c.kind == sa.bindparam("of", type_=sa.Text)
 _THIS = _KIND & (resources.c.name == sa.bindparam("this", type_=sa.LargeBinary))

@@ -20,13 +20,13 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from gateway.errors import BackupRefused
-from gateway.ledger import audit
-from gateway.ledger.audit import AuditHead, AuditKeys
-from gateway.ledger.encoding import document, parse
-from gateway.ledger.engine import Database
-from gateway.ledger.models import deliveries, events, log_cursors, outbox, peers, shards, work
-from gateway.ledger.outbox import NOBODY
-from gateway.ledger.shards import RETIRED
+from gateway.ledger.access import audit
+from gateway.ledger.access.audit import AuditHead, AuditKeys
+from gateway.ledger.db.encoding import document, parse
+from gateway.ledger.db.engine import Database
+from gateway.ledger.db.models import deliveries, events, log_cursors, outbox, peers, shards, work
+from gateway.ledger.db.shards import RETIRED
+from gateway.ledger.pending.outbox import NOBODY
 
 RESTORED: Final = "ledger.restored"
 """Action of the row of the audit log."""

@@ -1,7 +1,7 @@
 """The ledger's verbs.
 
 Everything here runs on the event loop and only passes work on: writes to the writer thread
-(:mod:`gateway.ledger.writer`), which groups what waits into one transaction, reads to a small pool of threads.
+(:mod:`gateway.ledger.writing.writer`), which groups what waits into one transaction, reads to a small pool of threads.
 When a verb returns, what it wrote is on disk.
 """
 
@@ -19,28 +19,35 @@ from sqlalchemy import exc
 from gateway.budgets import Holdings
 from gateway.config import LedgerSettings, RetentionSettings
 from gateway.errors import EntriesRefused, GatewayError, LedgerUnavailable
-from gateway.ledger import inbox, keys, reads, resources, schema, searches, windows
-from gateway.ledger.api_keys import ApiKeys
-from gateway.ledger.audit import Audit
-from gateway.ledger.bodies import Bodies
-from gateway.ledger.branches import BranchStore
-from gateway.ledger.calls import Claim, Record, SettleKey, Task, WriterCall
-from gateway.ledger.deliveries import DeliveryStore
-from gateway.ledger.delivery_reads import DeliveryReads
-from gateway.ledger.delivery_rows import DeliveryRows
-from gateway.ledger.disk import Disk
-from gateway.ledger.engine import READERS, Database, unavailable
-from gateway.ledger.group import GroupCommit
-from gateway.ledger.history import History
-from gateway.ledger.ids import DAY_MS
-from gateway.ledger.inbox import Inbox
-from gateway.ledger.keyed import KeyedOutbox
-from gateway.ledger.keyring import Keyring
-from gateway.ledger.keys import ANSWERED, FREE, UNKNOWN, KeyStatements
-from gateway.ledger.log import Logs
-from gateway.ledger.outbox import OutboxRows, OutboxStore
-from gateway.ledger.promises import Promises
-from gateway.ledger.records import (
+from gateway.ledger import resources
+from gateway.ledger.access.api_keys import ApiKeys
+from gateway.ledger.access.audit import Audit
+from gateway.ledger.db import schema
+from gateway.ledger.db.disk import Disk
+from gateway.ledger.db.engine import READERS, Database, unavailable
+from gateway.ledger.db.ids import DAY_MS
+from gateway.ledger.db.shards import ShardLease, Shards
+from gateway.ledger.events import reads, searches, windows
+from gateway.ledger.events.history import History
+from gateway.ledger.events.scans import Scans
+from gateway.ledger.events.windows import Happened
+from gateway.ledger.logs.log import Logs
+from gateway.ledger.pending import inbox, keys
+from gateway.ledger.pending.bodies import Bodies
+from gateway.ledger.pending.branches import BranchStore
+from gateway.ledger.pending.deliveries import DeliveryStore
+from gateway.ledger.pending.delivery_reads import DeliveryReads
+from gateway.ledger.pending.delivery_rows import DeliveryRows
+from gateway.ledger.pending.inbox import Inbox
+from gateway.ledger.pending.keyed import KeyedOutbox
+from gateway.ledger.pending.keyring import Keyring
+from gateway.ledger.pending.keys import ANSWERED, FREE, UNKNOWN, KeyStatements
+from gateway.ledger.pending.outbox import OutboxRows, OutboxStore
+from gateway.ledger.pending.promises import Promises
+from gateway.ledger.work import Alone, LedgerWork, Shared
+from gateway.ledger.writing.calls import Claim, Record, SettleKey, Task, WriterCall
+from gateway.ledger.writing.group import GroupCommit
+from gateway.ledger.writing.records import (
     InboxRow,
     Intent,
     KeyClaim,
@@ -53,12 +60,8 @@ from gateway.ledger.records import (
     StoredMessage,
     Timeline,
 )
-from gateway.ledger.scans import Scans
-from gateway.ledger.shards import ShardLease, Shards
-from gateway.ledger.states import EventKind
-from gateway.ledger.windows import Happened
-from gateway.ledger.work import Alone, LedgerWork, Shared
-from gateway.ledger.writer import CLOSED, Writer
+from gateway.ledger.writing.states import EventKind
+from gateway.ledger.writing.writer import CLOSED, Writer
 from gateway.runtime.clock import clock, wall_time
 from gateway.runtime.threads import threads
 
@@ -489,7 +492,7 @@ class Ledger:
         self, where: MessageFilter | None = None, cursor: str | None = None, limit: int = 100
     ) -> tuple[list[StoredMessage], str | None]:
         """Messages, newest first, and the cursor of the next page (None: that was the last). A page of what is rare may
-        have few or none, and a cursor all the same (:mod:`gateway.ledger.searches`).
+        have few or none, and a cursor all the same (:mod:`gateway.ledger.events.searches`).
 
         Raises:
             ValueError: the cursor is malformed.

@@ -1,9 +1,9 @@
 """Who does what: work that only one process may do at a time, and the processes that share the ledger.
 
 A piece of work is a kind and a name (``bridge``, ``orders-to-cloud``). Its row carries shard and fence of the process
-that does it, as everything does that a process holds (:mod:`gateway.ledger.shards`): it is its owner's as long as the
-shard's row says so, on the database's clock. Nobody has to be asked, and nothing renewed but the lease of the shard. A
-row without a living owner is free, and so is a name without a row.
+that does it, as everything does that a process holds (:mod:`gateway.ledger.db.shards`): it is its owner's as long as
+the shard's row says so, on the database's clock. Nobody has to be asked, and nothing renewed but the lease of the
+shard. A row without a living owner is free, and so is a name without a row.
 
 Each process that takes part has a row in ``peers``, which says where the others reach it and which kinds of work it
 takes.
@@ -22,11 +22,11 @@ import sqlalchemy as sa
 
 from gateway.errors import EtagMismatch, LedgerUnavailable
 from gateway.ledger import resources
-from gateway.ledger.batch import RowBatch, select_rows
-from gateway.ledger.encoding import octets, text
-from gateway.ledger.engine import Database
-from gateway.ledger.models import peers, shards, work
-from gateway.ledger.shards import INSERT, ShardLease, alive
+from gateway.ledger.db.batch import RowBatch, select_rows
+from gateway.ledger.db.encoding import octets, text
+from gateway.ledger.db.engine import Database
+from gateway.ledger.db.models import peers, shards, work
+from gateway.ledger.db.shards import INSERT, ShardLease, alive
 from gateway.runtime.ids import ids
 
 SECRET: Final = 32

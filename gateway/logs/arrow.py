@@ -8,7 +8,7 @@ UTF-8. Only a column of a batch that holds a name which is not takes the exact w
 **SQLite must not be opened by this in a process that has it open already.** ADBC's driver brings a SQLite of its own,
 and locks of files are a matter of processes: to the one library the locks of the other are its own. It would take
 itself for the first to open the file, and reset its shared memory under the writer's hands. The service therefore
-has this done by processes of their own (:mod:`gateway.ledger.arrow_pool`).
+has this done by processes of their own (:mod:`gateway.ledger.logs.arrow_pool`).
 
 PyArrow and ADBC are not part of the service: nothing that it needs imports this module.
 """
@@ -59,7 +59,7 @@ class ArrowConnection:
     """An ADBC connection that only reads, each statement in its own transaction; its errors are ADBC's."""
 
     def __init__(self, dialect: str, uri: str) -> None:
-        """``uri`` as :attr:`gateway.ledger.engine.Database.arrow_uri` has it."""
+        """``uri`` as :attr:`gateway.ledger.db.engine.Database.arrow_uri` has it."""
         self.dialect = dialect
         driver = import_module(DRIVERS[dialect])
         self._closing = ExitStack()

@@ -1,5 +1,5 @@
 """A process that makes Arrow of ranges of a log, for the service: one request a line on its standard input, frames on
-its standard output. See :mod:`gateway.ledger.arrow_pool`, which starts it and says why it is a process.
+its standard output. See :mod:`gateway.ledger.logs.arrow_pool`, which starts it and says why it is a process.
 
 ::
 

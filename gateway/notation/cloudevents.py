@@ -1,5 +1,5 @@
-"""What is known of CloudEvents 1.0 on both ways: to us (:mod:`gateway.api.cloudevents`) and from us
-(:mod:`gateway.webhooks.forms`).
+"""What is known of CloudEvents 1.0 on both ways: to us (:mod:`gateway.api.messages.cloudevents`) and from us
+(:mod:`gateway.webhooks.attempts.forms`).
 
 An event in binary mode is an AMQP message with a header ``cloudEvents_NAME`` for each attribute; one in structured mode
 is the body of a message with the content type :data:`STRUCTURED`."""

@@ -11,9 +11,9 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
+from gateway.amqp.message import Message
 from gateway.errors import FrameSyntaxError
 from gateway.fidelity.deaths import CODES, UNKNOWN, Death, death_of, written
-from gateway.message import Message
 
 REASON_MAX: Final = 500
 """Longest reason that is shown, in characters."""

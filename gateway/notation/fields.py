@@ -1,5 +1,5 @@
-"""The ``Amqp-*`` headers beside a raw body: the same to us (:mod:`gateway.api.raw_body`) and from us
-(:mod:`gateway.webhooks.forms`)."""
+"""The ``Amqp-*`` headers beside a raw body: the same to us (:mod:`gateway.api.http.raw_body`) and from us
+(:mod:`gateway.webhooks.attempts.forms`)."""
 
 from __future__ import annotations
 

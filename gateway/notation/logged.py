@@ -26,9 +26,18 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from gateway.amqp.message import (
+    ArrivalTime,
+    Deadline,
+    Message,
+    Properties,
+    RawProperties,
+    ReplyTo,
+    UuidMessageId,
+)
+from gateway.amqp.values import UINT64_MAX, Table
 from gateway.errors import FrameSyntaxError
 from gateway.fidelity import RESERVED, is_uuid
-from gateway.message import ArrivalTime, Deadline, Message, Properties, RawProperties, ReplyTo, UuidMessageId
 from gateway.notation.messages import SCALARS, TEXTS, property_to_json
 from gateway.notation.values import (
     ValueProblem,
@@ -37,7 +46,6 @@ from gateway.notation.values import (
     table_to_json,
     text_from_json,
 )
-from gateway.values import UINT64_MAX, Table
 
 OCTETS: Final = frozenset({"correlation_id", "user_id", "app_id"})
 """Properties that 0-10 carries as octets, which need not be text; the others are short strings in every version."""

@@ -12,10 +12,10 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from gateway.amqp.message import Message, Properties, ReplyTo
 from gateway.errors import FrameSyntaxError
 from gateway.fidelity import RESERVED
 from gateway.fidelity.deaths import death_of
-from gateway.message import Message, Properties, ReplyTo
 from gateway.notation.dead_letters import DeadLetter, dead_letter_json
 from gateway.notation.values import table_to_json, text_to_json
 

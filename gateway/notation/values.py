@@ -1,6 +1,6 @@
 """AMQP values as JSON, and back.
 
-A value keeps its wire type through JSON. Plain JSON stands for the plain types of :mod:`gateway.values`; every
+A value keeps its wire type through JSON. Plain JSON stands for the plain types of :mod:`gateway.amqp.values`; every
 other value is an object with exactly the keys ``type`` and ``value``:
 
 =====================================  ====================================================================
@@ -34,9 +34,9 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 from uuid import UUID
 
+from gateway.amqp.values import DRAFT_STRINGS, INT64_MIN, UINT64_MAX, Table, Timestamp, Typed, Value, typed
 from gateway.limits import DEFAULT_LIMITS
 from gateway.validation import pointer_of, shown, unknown
-from gateway.values import DRAFT_STRINGS, INT64_MIN, UINT64_MAX, Table, Timestamp, Typed, Value, typed
 
 BASE64_PART: Final = 262_144
 """Characters of base64 that are decoded at a time, a multiple of four: other threads have their turn in between."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from gateway.amqp.message import Message
 from gateway.errors import GatewayError
 from gateway.ledger import NewMessage, id_text
-from gateway.message import Message
 from gateway.replays.places import ReplayPlace, new_id
 
 if TYPE_CHECKING:
-    from gateway.ledger.owed import BacklogEntry
+    from gateway.ledger.pending.owed import BacklogEntry
     from gateway.upstreams import Delivery
 
 NAMELESS: Final = "sha256:"

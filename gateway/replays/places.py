@@ -23,10 +23,10 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from gateway.amqp.message import Message
 from gateway.errors import FrameSyntaxError
 from gateway.fidelity.deaths import told_by_broker, told_by_gateway
 from gateway.ledger import RecordedEvent, Timeline
-from gateway.message import Message
 from gateway.replays.requests import ReplayTarget, exchange_name
 
 

@@ -20,14 +20,14 @@ from dataclasses import replace
 from hashlib import sha256
 from typing import Final
 
+from gateway.amqp.message import Message
+from gateway.amqp.operations import Settlement
 from gateway.core import Gateway
-from gateway.core.consuming import own_id
-from gateway.core.publishing import Publication, describe, version_name
+from gateway.core.leasing.consuming import own_id
+from gateway.core.publishing.publisher import Publication, describe, version_name
 from gateway.errors import FrameSyntaxError, GatewayError, LeaseLost, LimitExceeded, StateError
 from gateway.fidelity import annotation
 from gateway.ledger import id_text
-from gateway.message import Message
-from gateway.operations import Settlement
 from gateway.replays.items import ReplayItem, nameless
 from gateway.replays.places import ReplayPlace, told_by_ledger, told_by_message, was_at
 from gateway.replays.requests import QueueSource

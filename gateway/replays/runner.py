@@ -21,9 +21,10 @@ from contextlib import suppress
 from typing import Final, TypeVar
 
 from gateway.bridges.throttle import Throttle
-from gateway.core.consuming import printable
+from gateway.core.leasing.consuming import printable
 from gateway.errors import BrokerUnavailable, EntriesRefused, GatewayError, LedgerUnavailable, LimitExceeded
 from gateway.ledger import Ledger
+from gateway.observing.telemetry import log
 from gateway.replays.items import ReplayItem, name_of
 from gateway.replays.jobs import ENDED, Job, JobState, Wish
 from gateway.replays.sources import KEEP_BODIES, NO_BODY, Chunk, MessageSource, refusal_of
@@ -31,7 +32,6 @@ from gateway.replays.store import ReplayStore, StoredJob
 from gateway.replays.targets import Later, ResendTarget
 from gateway.runtime.backoff import Backoff
 from gateway.runtime.clock import clock
-from gateway.telemetry import log
 
 CHUNK: Final = 500
 """Most messages of a chunk."""

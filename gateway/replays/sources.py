@@ -13,13 +13,13 @@ from hashlib import sha256
 from typing import Final, Protocol, TypeAlias
 
 from gateway.core import Gateway
-from gateway.core.consuming import printable
-from gateway.core.envelopes import EnvelopeError
-from gateway.core.own_queues import queue_of
-from gateway.core.stored import Stored, open_envelope
+from gateway.core.leasing.consuming import printable
+from gateway.core.publishing.envelopes import EnvelopeError
+from gateway.core.sources.own_queues import queue_of
+from gateway.core.sources.stored import Stored, open_envelope
 from gateway.errors import EncodeError, GatewayError, NoSuchDelivery, NoSuchMessage, NoSuchSubscription, StateError
 from gateway.ledger import MessageFilter, MessageState, StoredMessage, id_text, parse_id
-from gateway.ledger.owed import BacklogEntry, DeliveryFilter
+from gateway.ledger.pending.owed import BacklogEntry, DeliveryFilter
 from gateway.replays.items import ReplayItem
 from gateway.replays.jobs import Refusal
 from gateway.replays.places import ReplayPlace

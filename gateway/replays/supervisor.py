@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from gateway.core import Gateway
-from gateway.core.consuming import printable
+from gateway.core.leasing.consuming import printable
 from gateway.errors import BrokerUnavailable, EtagMismatch, LimitExceeded, NoSuchReplay, StateError
 from gateway.ledger import id_text
 from gateway.replays.items import ReplayItem
@@ -25,8 +25,8 @@ from gateway.replays.sources import KEEP_BODIES, NO_BODY, DeadDeliverySource, Le
 from gateway.replays.store import KEPT_DAYS, ReplayStore
 from gateway.replays.targets import BrokerTarget, HttpTarget, ResendTarget, SubscriptionTarget
 from gateway.runtime.clock import clock
-from gateway.webhooks.endpoints import EndpointRegistry
-from gateway.webhooks.sender import Sender
+from gateway.webhooks.attempts.sender import Sender
+from gateway.webhooks.settings.endpoints import EndpointRegistry
 
 REPLAY_WORK: Final = "replay"
 SAMPLE: Final = 10

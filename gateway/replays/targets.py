@@ -14,8 +14,8 @@ from typing import Any, Final, Protocol
 from gateway.bridges.refusals import Fault, refusal_of
 from gateway.config import EndpointSettings
 from gateway.core import Gateway
-from gateway.core.consuming import printable
-from gateway.core.publishing import Publication, describe, version_name
+from gateway.core.leasing.consuming import printable
+from gateway.core.publishing.publisher import Publication, describe, version_name
 from gateway.errors import (
     BrokerUnavailable,
     EncodeError,
@@ -40,11 +40,11 @@ from gateway.replays.requests import exchange_name
 from gateway.runtime.clock import clock
 from gateway.runtime.ids import fraction
 from gateway.upstreams import PublishReceipt, Upstream
+from gateway.webhooks.attempts.forms import BATCHED, PushedMessage
+from gateway.webhooks.attempts.schedule import AttemptOutcome, NextStep, Schedule
+from gateway.webhooks.attempts.sender import Sender
 from gateway.webhooks.endpoint import Endpoint, EndpointState
-from gateway.webhooks.endpoints import EndpointRegistry
-from gateway.webhooks.forms import BATCHED, PushedMessage
-from gateway.webhooks.schedule import AttemptOutcome, NextStep, Schedule
-from gateway.webhooks.sender import Sender
+from gateway.webhooks.settings.endpoints import EndpointRegistry
 
 CONFIRM_TIMEOUT: Final = 60.0
 """How long a message waits for its confirm, in seconds; then it is sent again, marked."""

@@ -7,7 +7,7 @@ from typing import Final
 from prometheus_client import Counter
 
 from gateway.core.rates import Rate
-from gateway.telemetry import Metrics
+from gateway.observing.telemetry import Metrics
 
 EVENTS: Final = ("taken", "spooled", "redelivered", "duplicates_dropped", "dead_lettered", "oversized", "lease_lost")
 """The label ``event`` of ``amqpgw_tap_messages_total``."""

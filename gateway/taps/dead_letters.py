@@ -12,15 +12,15 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from gateway.config import TapSettings
-from gateway.core.arrivals import Arrival, now_us
-from gateway.core.dead_letters import DeadLetterDestination
-from gateway.core.parts import Parts
-from gateway.core.taking import DEAD_LETTER_SECONDS
+from gateway.core.leasing.parts import Parts
+from gateway.core.sources.arrivals import Arrival, now_us
+from gateway.core.sources.dead_letters import DeadLetterDestination
+from gateway.core.sources.taking import DEAD_LETTER_SECONDS
 from gateway.errors import EntriesRefused, GatewayError, LedgerUnavailable
 from gateway.ledger import LogEntry
+from gateway.observing.telemetry import log
 from gateway.runtime.backoff import Backoff
 from gateway.taps.rows import TAP_KIND, TapOrigins
-from gateway.telemetry import log
 
 PAUSE_MIN: Final = 0.5
 PAUSE_MAX: Final = 30.0

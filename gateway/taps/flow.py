@@ -6,8 +6,8 @@
                  │     └─ refused ──> at the dead-letter place, recorded (dead_letters.py) ─────> acknowledged
                  └─ the log has it ──> recorded ──────────────────────────────────────────> acknowledged
 
-What is acknowledged is in the log. How messages are taken, and when not, is in :mod:`gateway.core.taking`; there is no
-room while the message log holds ``log_octets`` that no reader has passed yet.
+What is acknowledged is in the log. How messages are taken, and when not, is in :mod:`gateway.core.sources.taking`;
+there is no room while the message log holds ``log_octets`` that no reader has passed yet.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Final
 
+from gateway.amqp.operations import Settlement
 from gateway.config import TapSettings
-from gateway.core.arrivals import Arrival
-from gateway.core.fetching import settle
-from gateway.core.own_queues import OwnQueues
-from gateway.core.parts import Parts
-from gateway.core.taking import STOP_WITHIN, Taker
+from gateway.core.leasing.parts import Parts
+from gateway.core.sources.arrivals import Arrival
+from gateway.core.sources.fetching import settle
+from gateway.core.sources.own_queues import OwnQueues
+from gateway.core.sources.taking import STOP_WITHIN, Taker
 from gateway.errors import GatewayError, LedgerUnavailable
-from gateway.operations import Settlement
+from gateway.observing.telemetry import log
 from gateway.runtime.clock import clock
 from gateway.taps.counts import TapCounts
 from gateway.taps.dead_letters import TapDeadLetterPublisher
 from gateway.taps.depth import Depth
 from gateway.taps.rows import TAP_KIND, TapBatch, TapOrigins
-from gateway.telemetry import log
 from gateway.upstreams import Consumer, ConsumerState, Delivery, Oversized, Upstream
 
 HELD_EVERY: Final = 2.0

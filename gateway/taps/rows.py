@@ -10,16 +10,16 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
+from gateway.amqp.message import Message
 from gateway.config import TapSettings
-from gateway.core.arrivals import Arrival, Origins, now_us, printable, sound
-from gateway.core.own_queues import queue_of
-from gateway.core.parts import Parts
+from gateway.core.leasing.parts import Parts
+from gateway.core.sources.arrivals import Arrival, Origins, now_us, printable, sound
+from gateway.core.sources.own_queues import queue_of
 from gateway.errors import EntriesRefused, FrameSyntaxError, LedgerUnavailable
 from gateway.ledger import EventKind, InboxRow, MessageIds
-from gateway.ledger.logged import Spooled
-from gateway.message import Message
+from gateway.ledger.logs.logged import Spooled
 from gateway.notation.logged import to_json
-from gateway.telemetry import log
+from gateway.observing.telemetry import log
 from gateway.upstreams import Delivery
 
 TAP_KIND: Final = "tap"

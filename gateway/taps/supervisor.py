@@ -1,4 +1,4 @@
-"""All taps of a gateway: see :mod:`gateway.core.supervised` for how they are kept, owned, steered and changed."""
+"""All taps of a gateway: see :mod:`gateway.core.work.supervised` for how they are kept, owned, steered and changed."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 
 from gateway.config import RetentionSettings, TapSettings
 from gateway.core import Gateway
-from gateway.core.own_queues import OwnQueues, queue_of
-from gateway.core.supervised import Supervisor, WantedState
+from gateway.core.sources.own_queues import OwnQueues, queue_of
+from gateway.core.work.supervised import Supervisor, WantedState
 from gateway.errors import NoSuchTap
 from gateway.taps.counts import TapCounts
 from gateway.taps.flow import PROGRESS

@@ -13,17 +13,17 @@ from typing import Any, Final
 
 from gateway.config import RetentionSettings, TapSettings, check_tap
 from gateway.core.gateway import Gateway
-from gateway.core.own_queues import OwnQueues, queue_of
-from gateway.core.publishing import version_name
-from gateway.core.supervised import HALT_WITHIN, WantedState
+from gateway.core.publishing.publisher import version_name
+from gateway.core.sources.own_queues import OwnQueues, queue_of
+from gateway.core.work.supervised import HALT_WITHIN, WantedState
 from gateway.errors import EncodeError, GatewayError
+from gateway.observing.telemetry import log
 from gateway.runtime.clock import clock
 from gateway.taps.counts import TapCounts
 from gateway.taps.depth import Depth
 from gateway.taps.flow import TapFlow
 from gateway.taps.rows import TAP_KIND
 from gateway.taps.states import TapState, TapStatus
-from gateway.telemetry import log
 
 ASK_EVERY: Final = 1.0
 """How long the depth of the queue is remembered, in seconds."""

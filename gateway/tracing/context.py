@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from gateway.amqp.message import Message, with_headers
+from gateway.amqp.values import Typed
 from gateway.errors import GatewayError
-from gateway.message import Message, with_headers
-from gateway.values import Typed
 
 TRACEPARENT: Final = "traceparent"
 TRACESTATE: Final = "tracestate"

@@ -12,9 +12,9 @@ from contextlib import suppress
 from typing import Final, Protocol
 
 from gateway.errors import GatewayError
+from gateway.observing.telemetry import log
 from gateway.runtime.backoff import Backoff
 from gateway.runtime.clock import clock
-from gateway.telemetry import log
 from gateway.tracing.otlp import OtlpForm, rejected
 from gateway.tracing.spans import Span, Tracer
 

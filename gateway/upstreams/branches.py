@@ -16,18 +16,8 @@ from collections.abc import Awaitable, Callable
 from enum import Enum
 from typing import Any, Final
 
-from gateway.errors import (
-    BrokerUnavailable,
-    GatewayError,
-    LimitExceeded,
-    NotFound,
-    PublishRefused,
-    Unsupported,
-    remote_error,
-)
-from gateway.link import Channel, Link
-from gateway.message import Message
-from gateway.operations import (
+from gateway.amqp.message import Message
+from gateway.amqp.operations import (
     Confirmed,
     DtxCommit,
     DtxEnd,
@@ -50,9 +40,19 @@ from gateway.operations import (
     XaStatus,
     Xid,
 )
+from gateway.errors import (
+    BrokerUnavailable,
+    GatewayError,
+    LimitExceeded,
+    NotFound,
+    PublishRefused,
+    Unsupported,
+    remote_error,
+)
+from gateway.link import Channel, Link
 from gateway.runtime.clock import clock
-from gateway.upstreams.lanes import settle
-from gateway.upstreams.receipts import ROUTED, PublishReceipt
+from gateway.upstreams.publishing.lanes import settle
+from gateway.upstreams.publishing.receipts import ROUTED, PublishReceipt
 
 ANSWER_TIMEOUT: Final = 30.0
 """How long a broker may take for one answer, in seconds."""

@@ -1,17 +1,17 @@
 """Checks before the wire: requests that are known to make a broker close the channel, or the connection.
 
 Everybody who publishes to an exchange shares its channel, so what one caller gets wrong would cost the others a
-retry. What only the broker can know is found by :mod:`gateway.upstreams.isolation`.
+retry. What only the broker can know is found by :mod:`gateway.upstreams.publishing.isolation`.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from gateway.amqp.message import Properties
+from gateway.amqp.values import Value
 from gateway.errors import EncodeError
-from gateway.message import Properties
 from gateway.session import Capabilities, Confirms
-from gateway.values import Value
 
 EXPIRATION_MAX: Final = (1 << 32) - 1
 """Longest ``expiration`` of classic brokers, in milliseconds: RabbitMQ closes the channel over more."""

@@ -27,6 +27,7 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
+from gateway.amqp.operations import Alert, CloseReason, UpdateSecret
 from gateway.config import BrokerSettings, BrokerUrl, parse_broker_url, parse_host
 from gateway.errors import (
     AuthenticationFailed,
@@ -39,12 +40,11 @@ from gateway.errors import (
 )
 from gateway.limits import Limits
 from gateway.link import Dial, Link, describe
-from gateway.operations import Alert, CloseReason, UpdateSecret
+from gateway.observing.telemetry import log
 from gateway.runtime.backoff import Backoff
 from gateway.runtime.clock import clock
 from gateway.runtime.ids import ids
 from gateway.session import ClientConfig, Version
-from gateway.telemetry import log
 from gateway.transports.dial import dial, tls_problem
 from gateway.transports.stream import Stream, StreamUser
 from gateway.transports.tls import stamps

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from gateway.telemetry import log
+from gateway.observing.telemetry import log
 
 _T = TypeVar("_T")
 

@@ -13,8 +13,8 @@ from typing import Final
 
 from gateway.errors import BrokerUnavailable, GatewayError, LimitExceeded
 from gateway.link import Link
+from gateway.observing.telemetry import log
 from gateway.runtime.clock import clock
-from gateway.telemetry import log
 from gateway.upstreams.keeper import Dialer
 
 IDLE: Final = 60.0

@@ -21,9 +21,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar, cast
 
-from gateway.errors import AccessRefused, BrokerUnavailable, GatewayError, LimitExceeded, Overloaded, RemoteError
-from gateway.link import Channel, Link
-from gateway.operations import (
+from gateway.amqp.operations import (
     BindExchange,
     BindingFound,
     BindQueue,
@@ -43,9 +41,11 @@ from gateway.operations import (
     UnbindExchange,
     UnbindQueue,
 )
+from gateway.amqp.values import Table
+from gateway.errors import AccessRefused, BrokerUnavailable, GatewayError, LimitExceeded, Overloaded, RemoteError
+from gateway.link import Channel, Link
+from gateway.observing.telemetry import log
 from gateway.runtime.clock import clock
-from gateway.telemetry import log
-from gateway.values import Table
 
 PATIENCE: Final = 5.0
 """How long a request waits for a link that is being connected, in seconds."""

@@ -5,9 +5,9 @@ reading the link that publishes, and one that dislikes a question may close the 
 neither shall cost a lease. Nothing is ever published on a link that consumes. Where consumers are many, further links
 consume as well (:mod:`gateway.upstreams.spare_links`).
 
-The object knows no protocol: it puts together :class:`~gateway.upstreams.publisher.Publisher`,
-:class:`~gateway.upstreams.topology.Topology`, :class:`~gateway.upstreams.leases.Leases` and its consumers, gives
-them links and takes them away, and says how things stand.
+The object knows no protocol: it puts together :class:`~gateway.upstreams.publishing.publisher.Publisher`,
+:class:`~gateway.upstreams.topology.Topology`, :class:`~gateway.upstreams.consuming.leases.Leases` and its consumers,
+gives them links and takes them away, and says how things stand.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from gateway.amqp.message import Message
+from gateway.amqp.operations import BindingFound, ExchangeFound
+from gateway.amqp.values import Table
 from gateway.config import BrokerSettings
 from gateway.errors import BrokerUnavailable, GatewayError, Unsupported
 from gateway.limits import PULL_MAX
 from gateway.link import Dial, Link
-from gateway.message import Message
-from gateway.operations import BindingFound, ExchangeFound
+from gateway.observing.telemetry import log
 from gateway.runtime.clock import clock
 from gateway.runtime.tasks import Tasks
 from gateway.session import Capabilities, Version
-from gateway.telemetry import log
 from gateway.translation import TranslationTarget, target_of
 from gateway.upstreams.branches import UpstreamBranches
-from gateway.upstreams.consumers import Consumer, ConsumerState
-from gateway.upstreams.dead_letters import DeadLetters
-from gateway.upstreams.deliveries import Delivery, Oversized
-from gateway.upstreams.delivery_limits import DeliveryLimits
+from gateway.upstreams.consuming.consumers import Consumer, ConsumerState
+from gateway.upstreams.consuming.dead_letters import DeadLetters
+from gateway.upstreams.consuming.deliveries import Delivery, Oversized
+from gateway.upstreams.consuming.delivery_limits import DeliveryLimits
+from gateway.upstreams.consuming.leases import Leases
 from gateway.upstreams.keeper import Dialer, Keeper
-from gateway.upstreams.leases import Leases
 from gateway.upstreams.notify import notify
-from gateway.upstreams.publisher import Publisher
-from gateway.upstreams.receipts import PublishReceipt
+from gateway.upstreams.publishing.publisher import Publisher
+from gateway.upstreams.publishing.receipts import PublishReceipt
 from gateway.upstreams.spare_links import SpareLinks, room
 from gateway.upstreams.status import Status, UpstreamState
 from gateway.upstreams.topology import PATIENCE, QueueInfo, Topology
-from gateway.values import Table
 
 _PUBLISH: Final = "publish"
 _CONSUME: Final = "consume"
@@ -393,7 +393,7 @@ class Upstream:
     ) -> None:
         """Dead-letter a delivery: by the broker where the queue is known to name a dead-letter destination, else as a
         copy, confirmed, to the exchange and routing key of ``dead_letter``, before the delivery is accepted. See
-        :mod:`gateway.upstreams.dead_letters`.
+        :mod:`gateway.upstreams.consuming.dead_letters`.
 
         Args:
             native: The queue is stated to dead-letter natively.

@@ -11,8 +11,8 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final, NamedTuple
 
+from gateway.amqp.operations import Detached
 from gateway.errors import FrameSyntaxError
-from gateway.operations import Detached
 from gateway.v010.codes import reply
 from gateway.v010.commands import COMMANDS, EXPLICIT, Command, ExecutionException, MessageTransfer, decode_command
 from gateway.v010.connection import Attachment, Connection
@@ -86,7 +86,7 @@ class Attached(Attachment):
         self.session = session
         self.wire = wire
         self.number = wire + 1
-        """The channel in :mod:`gateway.operations`."""
+        """The channel in :mod:`gateway.amqp.operations`."""
         self.name = name
         self.out = session.out
         self.received = Received()

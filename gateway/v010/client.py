@@ -7,16 +7,16 @@ from math import ceil
 from typing import Any, ClassVar, Final
 from uuid import UUID
 
-from gateway import sasl
+from gateway.amqp import sasl
+from gateway.amqp.operations import Close, Closed, CloseReason, OpenChannel, Opened, Operation
+from gateway.amqp.values import Table
 from gateway.errors import EncodeError, FrameSyntaxError, StateError, Unsupported
-from gateway.operations import Close, Closed, CloseReason, OpenChannel, Opened, Operation
 from gateway.session import PROTOCOL_HEADERS, Capabilities, ClientConfig, Confirms, Role, not_amqp
 from gateway.v010 import controls
 from gateway.v010.client_channel import ClientChannel
 from gateway.v010.connection import Connection, Phase
 from gateway.v010.frames import FRAME_MAX, FRAME_MIN, PROTOCOL_HEADER
 from gateway.v010.hosts import read_hosts
-from gateway.values import Table
 
 LOCALE: Final = "en_US"
 _AUTHENTICATING: Final = frozenset({"secure", "tune"})

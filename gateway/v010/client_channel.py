@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from gateway import operations
+from gateway.amqp import operations
 from gateway.errors import EncodeError, FrameSyntaxError, StateError, Unsupported
 from gateway.v010 import commands
 from gateway.v010.attached import CACHED_MAX, Attached, Transfer, failure

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway import operations
+from gateway.amqp import operations
 from gateway.errors import FrameSyntaxError, StateError
 from gateway.v010 import commands, dtx
 from gateway.v010.execution import RangeSet, unwrap_ranges

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway import operations
+from gateway.amqp import operations
+from gateway.amqp.values import Table, Typed
 from gateway.v010 import commands
 from gateway.v010.client_dtx import QUERIES_DTX, SIMPLE_DTX
 from gateway.v010.structs import ExchangeBoundResult, ExchangeQueryResult, MessageResumeResult, QueueQueryResult
 from gateway.v010.subscription import Subscription
-from gateway.values import Table, Typed
 
 if TYPE_CHECKING:
     from gateway.v010.client_channel import ClientChannel

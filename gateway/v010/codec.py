@@ -18,9 +18,9 @@ from decimal import Decimal
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
+from gateway.amqp.values import Table, Timestamp, Typed, Value, typed
 from gateway.errors import FrameSyntaxError
 from gateway.limits import DEFAULT_LIMITS, Limits
-from gateway.values import Table, Timestamp, Typed, Value, typed
 
 READ_ERRORS = (IndexError, struct.error, UnicodeDecodeError, ValueError)
 """Errors that reading past an end or reading nonsense raises; each becomes a FrameSyntaxError at one boundary."""

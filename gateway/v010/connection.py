@@ -11,7 +11,7 @@ The phases of a connection::
     CLOSING    a close was sent; its answer, the end of the stream or a deadline end it
     CLOSED
 
-An AMQP 0-10 session is attached to a *wire channel*, 0 and up. In :mod:`gateway.operations` channel 0 is the
+An AMQP 0-10 session is attached to a *wire channel*, 0 and up. In :mod:`gateway.amqp.operations` channel 0 is the
 connection, so a channel there is the wire channel plus one, in both roles.
 """
 
@@ -22,9 +22,9 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, ClassVar, Generic, TypeVar
 
+from gateway.amqp.operations import Closed, CloseReason, Operation
 from gateway.errors import FrameSyntaxError
 from gateway.limits import Limits
-from gateway.operations import Closed, CloseReason, Operation
 from gateway.session import PROTOCOL_HEADERS, Capabilities, Role, Version
 from gateway.v010.assembler import Assembler, Content
 from gateway.v010.commands import TRANSFER

@@ -1,6 +1,6 @@
 """AMQP 0-10 types as they are written (specification section 2): the values of maps and lists.
 
-:data:`ENCODERS` maps the neutral type names of :mod:`gateway.values` to what writes a value, with the octet that
+:data:`ENCODERS` maps the neutral type names of :mod:`gateway.amqp.values` to what writes a value, with the octet that
 introduces it. What does not fit is :class:`~gateway.errors.EncodeError`, which names it; nothing else is raised for
 any value.
 """
@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Final, TypeAlias
 
+from gateway.amqp.values import INT32_MAX, INT32_MIN, Table, Typed, Value, type_of
 from gateway.errors import EncodeError, FrameSyntaxError
 from gateway.limits import DEFAULT_LIMITS
 from gateway.v010.codec import DECODERS, KEY_LENGTH, KEYS_MAX, READ_ERRORS, Reading, check_array
-from gateway.values import INT32_MAX, INT32_MIN, Table, Typed, Value, type_of
 
 _U16 = struct.Struct(">H")
 _U32 = struct.Struct(">I")

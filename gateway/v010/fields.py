@@ -16,12 +16,12 @@ from dataclasses import dataclass, fields
 from typing import Annotated, Any, ClassVar, Final, TypeAlias, TypeVar, cast, get_args, get_origin, get_type_hints
 from uuid import UUID
 
+from gateway.amqp.values import Table
 from gateway.errors import EncodeError, FrameSyntaxError
 from gateway.limits import DEFAULT_LIMITS, Limits
 from gateway.session import Role
 from gateway.v010.codec import READ_ERRORS, Reading, check_array, read_map
 from gateway.v010.encoders import write_map
-from gateway.values import Table
 
 SEQUENCE_SET_MAX: Final = 0xFFFF // 8
 """Most ranges of one sequence-set: its size field has 16 bits."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.protocol import Protocol, VersionRules
+from gateway.amqp.protocol import Protocol, VersionRules
 from gateway.v010.session import ClientSession, ServerSession
 from gateway.v010.version import V0_10
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from math import ceil
 from typing import Any, ClassVar, Final
 
-from gateway import sasl
+from gateway.amqp import sasl
+from gateway.amqp.operations import Blocked, Close, Closed, CloseReason, Flow, Opened, Operation, Unblocked
 from gateway.errors import FrameSyntaxError, StateError
-from gateway.operations import Blocked, Close, Closed, CloseReason, Flow, Opened, Operation, Unblocked
 from gateway.session import Capabilities, Confirms, Role, ServerConfig
 from gateway.v010 import controls
 from gateway.v010.connection import Connection, Phase

@@ -5,7 +5,7 @@ say which command each serial is, until its outcome comes. Completions are queue
 deliveries that the burst caused, so a message.flush is complete behind what it brought.
 
 Window flow is turned into plain credit: when the client completes deliveries of a subscription in window mode, the
-session returns a further :class:`~gateway.operations.Credit` for the same number of messages and bytes.
+session returns a further :class:`~gateway.amqp.operations.Credit` for the same number of messages and bytes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from gateway import operations
+from gateway.amqp import operations
 from gateway.errors import LocalError, StateError, Unsupported
 from gateway.v010 import commands
 from gateway.v010.attached import Attached, Transfer, failure

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from gateway import operations
+from gateway.amqp import operations
 from gateway.v010 import commands, dtx
 from gateway.v010.structs import MessageResumeResult, Struct
 

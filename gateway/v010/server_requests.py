@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from gateway import operations
+from gateway.amqp import operations
+from gateway.amqp.values import Table
 from gateway.v010 import commands
 from gateway.v010.server_dtx import REQUESTS_DTX, RESULTS_DTX
 from gateway.v010.structs import Acquired, ExchangeBoundResult, ExchangeQueryResult, QueueQueryResult, Struct
-from gateway.values import Table
 
 ALTERNATE_EXCHANGE: Final = "alternate-exchange"
 

@@ -144,7 +144,7 @@ def _map_at(octets: bytes, begin: int) -> int:
 
 
 class NativeSeam:
-    """See :class:`gateway.message.Seam`."""
+    """See :class:`gateway.amqp.message.Seam`."""
 
     __slots__ = ()
 

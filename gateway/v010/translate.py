@@ -1,11 +1,11 @@
 """Message <-> the header segment of AMQP 0-10: delivery-properties and message-properties.
 
-The octets of a header segment are kept as they came (:class:`~gateway.message.RawProperties`) and decoded when
+The octets of a header segment are kept as they came (:class:`~gateway.amqp.message.RawProperties`) and decoded when
 someone asks. Sent on to a peer of 0-10 they pass unchanged but for the delivery-properties, which belong to the
 transfer: priority, delivery-mode, ttl and timestamp are copied out of them, the rest is written again. What 0-10 has no
 place for travels as :func:`home` and :mod:`gateway.fidelity` say; ``ttl`` and ``expiration`` are the same thing, a
 ``message-id`` is a UUID there, ``type`` is a header, and the ``timestamp`` is the broker's: shown
-(:class:`~gateway.message.ArrivalTime`) where the publisher gave none and no gateway has carried the message, which
+(:class:`~gateway.amqp.message.ArrivalTime`) where the publisher gave none and no gateway has carried the message, which
 would know.
 
 Both structs are taken apart by hand: this is work per message. ``structs.py`` has them as declared classes, and
@@ -19,6 +19,8 @@ from functools import lru_cache
 from hashlib import sha1
 from typing import Any, Final
 
+from gateway.amqp.message import ArrivalTime, Message, Properties, RawProperties, ReplyTo, UuidMessageId
+from gateway.amqp.values import INT64_MAX, Timestamp, Value
 from gateway.errors import EncodeError, FrameSyntaxError
 from gateway.fidelity import (
     GZIP,
@@ -35,16 +37,14 @@ from gateway.fidelity import (
     uuid_of,
     x_gzip,
 )
-from gateway.message import ArrivalTime, Message, Properties, RawProperties, ReplyTo, UuidMessageId
 from gateway.v010.codec import READ_ERRORS, read_map
 from gateway.v010.encoders import carries, write_map
 from gateway.v010.spans import STRUCT, each_struct, spans
 from gateway.v010.splice import SEAM
 from gateway.v010.structs import DELIVERY_PROPERTIES, MESSAGE_PROPERTIES
-from gateway.values import INT64_MAX, Timestamp, Value
 
 DIALECT: Final = "0-10"
-"""The name of this encoding in :class:`~gateway.message.RawProperties`."""
+"""The name of this encoding in :class:`~gateway.amqp.message.RawProperties`."""
 DIALECT_OF_BROKER_J: Final = "0-10 Broker-J"
 """The same from a broker that has made every header value one of :data:`BROKER_J_KEEPS`."""
 DIALECTS: Final = frozenset({DIALECT, DIALECT_OF_BROKER_J})

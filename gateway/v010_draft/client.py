@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from gateway.amqp.operations import Operation
 from gateway.classic import methods
 from gateway.classic.client import ClassicClient
 from gateway.errors import FrameSyntaxError, StateError
-from gateway.operations import Operation
 from gateway.session import ClientConfig, Confirms
 from gateway.v010_draft.client_channel import ClientChannel
 from gateway.v010_draft.connection import Frames

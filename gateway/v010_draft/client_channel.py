@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from gateway import operations
+from gateway.amqp import operations
 from gateway.classic.frames import REPLY_CODES
 from gateway.classic.methods import Method
 from gateway.errors import FrameSyntaxError, StateError, Unsupported

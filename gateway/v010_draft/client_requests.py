@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway import operations
+from gateway.amqp import operations
+from gateway.amqp.values import Table, Typed
 from gateway.classic.methods import Method
 from gateway.errors import StateError
 from gateway.v010.client_requests import ALTERNATE_EXCHANGE
 from gateway.v010_draft import methods
-from gateway.values import Table, Typed
 
 if TYPE_CHECKING:
     from gateway.v010_draft.client_channel import ClientChannel

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from gateway.protocol import Protocol
+from gateway.amqp.protocol import Protocol
 from gateway.v010.protocol import RULES
 from gateway.v010.version import V0_10
 from gateway.v010_draft.session import ClientSession, ServerSession

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 from uuid import UUID
 
-from gateway import operations
+from gateway.amqp import operations
 from gateway.classic.frames import reply_text
 from gateway.classic.methods import AccessRequest, AccessRequestOk, Method
 from gateway.errors import FrameSyntaxError, StateError, Unsupported

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from gateway import operations
+from gateway.amqp import operations
+from gateway.amqp.values import Table
 from gateway.classic.methods import Method
 from gateway.v010.server_requests import ALTERNATE_EXCHANGE
 from gateway.v010_draft import methods
-from gateway.values import Table
 
 NOT_FOUND: Final = 404
 

@@ -1,4 +1,4 @@
-"""The reserved header, read and added in properties that stay undecoded otherwise. See :class:`gateway.message.Seam`.
+"""The reserved header, read and added in undecoded properties. See :class:`gateway.amqp.message.Seam`.
 
 What is there already is left to a decoder: nobody is known to speak the draft fast enough for that to matter.
 """
@@ -9,12 +9,12 @@ import struct
 from collections.abc import Mapping
 from typing import Final
 
+from gateway.amqp.values import Table
 from gateway.errors import EncodeError, FrameSyntaxError
 from gateway.fidelity import RESERVED, RESERVED_OCTETS
 from gateway.limits import DEFAULT_LIMITS
 from gateway.v010_draft.layout import headers_at
 from gateway.v010_draft.tables import Tables
-from gateway.values import Table
 
 _LENGTH: Final = struct.Struct(">I")
 _tables: Final = Tables()

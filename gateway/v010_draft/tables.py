@@ -12,12 +12,12 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
+from gateway.amqp.values import Table, Typed, Value, type_of
 from gateway.classic.tables import TableCodec
 from gateway.errors import EncodeError, FrameSyntaxError
 from gateway.limits import DEFAULT_LIMITS, Limits
 from gateway.v010 import codec, encoders
 from gateway.v010.codec import READ_ERRORS, Reading
-from gateway.values import Table, Typed, Value, type_of
 from gateway.wire.types import overrun
 
 _U32 = struct.Struct(">I")

@@ -1,10 +1,10 @@
 """Message <-> the arguments of message.transfer.
 
 The properties of a message are arguments of the method that transfers it, between some that belong to the transfer
-alone. They stay octets until someone asks for them (:class:`~gateway.message.RawProperties`): :func:`read_transfer`
-takes the arguments apart by hand and leaves out those of the transfer; ``methods.py`` has the method as a declared
-class, and the tests hold one against the other. Sent on within the dialect those octets pass unchanged, but for a
-user-id that is not the login's.
+alone. They stay octets until someone asks for them (:class:`~gateway.amqp.message.RawProperties`):
+:func:`read_transfer` takes the arguments apart by hand and leaves out those of the transfer; ``methods.py`` has the
+method as a declared class, and the tests hold one against the other. Sent on within the dialect those octets pass
+unchanged, but for a user-id that is not the login's.
 
 There are no presence bits: what is empty or 0 is absent. What this makes ambiguous, and what the draft has no place
 for, travels in the reserved header as :mod:`gateway.fidelity` says. ``ttl`` is the message's ``expiration``, the
@@ -20,18 +20,18 @@ from functools import lru_cache, partial
 from types import NoneType
 from typing import Any, Final, NamedTuple
 
+from gateway.amqp.message import ArrivalTime, Message, Properties, RawProperties, ReplyTo, with_headers
+from gateway.amqp.values import UINT64_MAX
 from gateway.errors import EncodeError, FrameSyntaxError
 from gateway.fidelity import NO_HOME, RESERVED, Home, fit, restore
-from gateway.message import ArrivalTime, Message, Properties, RawProperties, ReplyTo, with_headers
 from gateway.v010_draft.fields import ReferenceTo, read_content, write_content
 from gateway.v010_draft.layout import FIXED, LENGTH, headers_at, sized, skip, string
 from gateway.v010_draft.methods import MessageTransfer
 from gateway.v010_draft.splice import SEAM
 from gateway.v010_draft.tables import Tables, carries
-from gateway.values import UINT64_MAX
 
 DIALECT: Final = "0-10 transitional"
-"""The name of this encoding in :class:`~gateway.message.RawProperties`."""
+"""The name of this encoding in :class:`~gateway.amqp.message.RawProperties`."""
 
 REDELIVERED: Final = 0x01
 REJECT_UNROUTABLE: Final = 0x02

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.protocol import HARD_CODES, Protocol, VersionRules
+from gateway.amqp.protocol import HARD_CODES, Protocol, VersionRules
 from gateway.v09.dialect import DIALECTS
 from gateway.v09.session import ClientSession, ServerSession
 from gateway.v09.version import V0_9

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.protocol import HARD_CODES, Protocol, VersionRules
+from gateway.amqp.protocol import HARD_CODES, Protocol, VersionRules
 from gateway.v091.dialect import DIALECTS
 from gateway.v091.session import ClientSession, ServerSession
 from gateway.v091.version import V0_9_1

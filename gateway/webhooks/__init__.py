@@ -1,8 +1,9 @@
 """Webhooks: messages pushed to endpoints over HTTP.
 
-Without I/O: how a request is signed (:mod:`~gateway.webhooks.signing`), what it looks like
-(:mod:`~gateway.webhooks.forms`), what an answer means and when to try again (:mod:`~gateway.webhooks.schedule`), and
-when to leave an endpoint alone (:mod:`~gateway.webhooks.breaker`). Time and randomness are arguments there.
+Without I/O: how a request is signed (:mod:`~gateway.webhooks.attempts.signing`), what it looks like
+(:mod:`~gateway.webhooks.attempts.forms`), what an answer means and when to try again
+(:mod:`~gateway.webhooks.attempts.schedule`), and when to leave an endpoint alone (:mod:`~gateway.webhooks.breaker`).
+Time and randomness are arguments there.
 
-What endpoints there are is in :mod:`~gateway.webhooks.endpoints`, one request in :mod:`~gateway.webhooks.sender`, and
-what goes to whom and when in :mod:`~gateway.webhooks.supervisor`."""
+What endpoints there are is in :mod:`~gateway.webhooks.settings.endpoints`, one request in
+:mod:`~gateway.webhooks.attempts.sender`, and what goes to whom and when in :mod:`~gateway.webhooks.supervisor`."""

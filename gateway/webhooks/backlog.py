@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from gateway.errors import LedgerUnavailable
 from gateway.ledger import Ledger
-from gateway.ledger.owed import BacklogCounts, BacklogEntry, BacklogSettlement, Ending
+from gateway.ledger.pending.owed import BacklogCounts, BacklogEntry, BacklogSettlement, Ending
 from gateway.runtime.clock import clock
 
 AWAY = 1.0

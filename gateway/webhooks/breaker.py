@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from gateway.errors import ConfigurationError
-from gateway.webhooks.schedule import Chance
+from gateway.webhooks.attempts.schedule import Chance
 
 
 class BreakerState(StrEnum):

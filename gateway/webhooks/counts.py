@@ -1,7 +1,8 @@
 """What pushing has done, for ``/metrics``.
 
-An endpoint has a label of its own, as long as it exists and is one of the first so many (:mod:`gateway.series`); all
-others share one. Anybody who may make endpoints could else make labels without end.
+An endpoint has a label of its own, as long as it exists and is one of the first so many
+(:mod:`gateway.observing.series`); all others share one. Anybody who may make endpoints could else make labels without
+end.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from typing import Final
 
 from prometheus_client import Counter, Histogram
 
-from gateway.telemetry import Metrics
-from gateway.webhooks.schedule import NextStep
-from gateway.webhooks.sender import SendOutcome
+from gateway.observing.telemetry import Metrics
+from gateway.webhooks.attempts.schedule import NextStep
+from gateway.webhooks.attempts.sender import SendOutcome
 
 MESSAGES: Final = (
     "delivered", "retried", "dead", "dead_lettered", "replied", "duplicate_dropped", "filtered",

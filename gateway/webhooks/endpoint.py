@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from gateway.config import EndpointSettings
-from gateway.webhooks.keys import HeldKey
-from gateway.webhooks.signing import Signer
+from gateway.webhooks.attempts.signing import Signer
+from gateway.webhooks.settings.keys import HeldKey
 
 Header = tuple[bytes, bytes]
 

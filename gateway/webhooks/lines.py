@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from gateway.webhooks.attempts.forms import PushedMessage
+from gateway.webhooks.attempts.items import PushDelivery
+from gateway.webhooks.attempts.schedule import NextStep
+from gateway.webhooks.attempts.sender import SendOutcome
 from gateway.webhooks.endpoint import Endpoint
-from gateway.webhooks.forms import PushedMessage
-from gateway.webhooks.items import PushDelivery
-from gateway.webhooks.schedule import NextStep
-from gateway.webhooks.sender import SendOutcome
 
 
 class Demand(StrEnum):

@@ -7,13 +7,13 @@
     ledger ─> rows ───┘                        └─ given up ─> dead-letter place, or dead in the ledger ──> acknowledged
 
 With ``lease = "broker"`` the broker holds a message until its first attempt is over; with ``lease = "ledger"`` it is
-stored first (:mod:`gateway.core.intake`), and then tried. What the ledger holds is claimed when it is due
+stored first (:mod:`gateway.core.sources.intake`), and then tried. What the ledger holds is claimed when it is due
 (:mod:`gateway.webhooks.backlog`), and no sooner than there is room for it.
 
 **Nothing is acknowledged before it is safe**: an acknowledgement follows the commit that records the delivery, or that
 stores the message. A gateway that dies between the endpoint's 2xx and that commit makes the same request again, with
-the same ``webhook-id`` (:mod:`gateway.webhooks.items`): at most those that were under way. One that dies between the
-commit and the acknowledgement finds the message in the inbox when the broker delivers it again.
+the same ``webhook-id`` (:mod:`gateway.webhooks.attempts.items`): at most those that were under way. One that dies
+between the commit and the acknowledgement finds the message in the inbox when the broker delivers it again.
 
 **Nothing is held that is not wanted.** The pusher takes nothing from the queue while the endpoint is suspended
 (:class:`gateway.webhooks.lines.Suspension`) or the ledger holds ``backlog_max`` messages. What was not begun goes
@@ -28,35 +28,35 @@ from collections import deque
 from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 
-from gateway.core.arrivals import Arrival, Arrivals, now_us
-from gateway.core.dead_letters import place_of
-from gateway.core.deduplicator import Deduplicator
-from gateway.core.envelopes import EnvelopeError
-from gateway.core.intake import Intake, turn_away
-from gateway.core.own_queues import queue_of
-from gateway.core.parts import Parts
-from gateway.core.publishing import version_name
+from gateway.amqp.operations import Settlement
+from gateway.core.leasing.parts import Parts
+from gateway.core.publishing.envelopes import EnvelopeError
+from gateway.core.publishing.publisher import version_name
+from gateway.core.sources.arrivals import Arrival, Arrivals, now_us
+from gateway.core.sources.dead_letters import place_of
+from gateway.core.sources.deduplicator import Deduplicator
+from gateway.core.sources.intake import Intake, turn_away
+from gateway.core.sources.own_queues import queue_of
 from gateway.core.subscriptions import SubscriptionResource, discards_unmatched
 from gateway.errors import LeaseLost, LedgerUnavailable, NoSuchBroker, StateError
 from gateway.fidelity.deaths import code_of
 from gateway.ledger import EventKind, id_text
-from gateway.ledger.owed import BacklogEntry, Ending
-from gateway.operations import Settlement
+from gateway.ledger.pending.owed import BacklogEntry, Ending
+from gateway.observing.telemetry import log
 from gateway.runtime.clock import clock
 from gateway.runtime.tasks import Tasks
-from gateway.telemetry import log
 from gateway.upstreams import Delivery
+from gateway.webhooks.attempts.forms import PushedMessage
+from gateway.webhooks.attempts.items import PushDelivery, arrived, stored
+from gateway.webhooks.attempts.journal import PushJournal
+from gateway.webhooks.attempts.notes import ended
+from gateway.webhooks.attempts.outcomes import GIVEN_UP, PushOutcomes
+from gateway.webhooks.attempts.replies import Replies
+from gateway.webhooks.attempts.schedule import AttemptOutcome, NextStep
+from gateway.webhooks.attempts.sender import SendOutcome
 from gateway.webhooks.backlog import EndpointBacklog
 from gateway.webhooks.counts import PushCounts
-from gateway.webhooks.forms import PushedMessage
-from gateway.webhooks.items import PushDelivery, arrived, stored
-from gateway.webhooks.journal import PushJournal
 from gateway.webhooks.lines import Demand
-from gateway.webhooks.notes import ended
-from gateway.webhooks.outcomes import GIVEN_UP, PushOutcomes
-from gateway.webhooks.replies import Replies
-from gateway.webhooks.schedule import AttemptOutcome, NextStep
-from gateway.webhooks.sender import SendOutcome
 from gateway.webhooks.states import PushState, PushStatus
 from gateway.webhooks.tap import EndpointSource
 from gateway.webhooks.targets import PushTarget, Targets

@@ -1,9 +1,9 @@
 """All pushed subscriptions of a gateway.
 
-A subscription with an endpoint is work of the kind ``push`` (:mod:`gateway.core.ownership`): one process at a time
+A subscription with an endpoint is work of the kind ``push`` (:mod:`gateway.core.work.ownership`): one process at a time
 takes its messages, makes its requests and settles its rows. What all of them share is here: the endpoints at work with
 their breakers and the places for requests (:mod:`~gateway.webhooks.targets`), and the way into the ledger
-(:mod:`~gateway.webhooks.journal`).
+(:mod:`~gateway.webhooks.attempts.journal`).
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from weakref import WeakValueDictionary
 from gateway.core import Gateway
 from gateway.core.subscriptions import SubscriptionResource
 from gateway.errors import GatewayError, NoSuchSubscription
+from gateway.observing.telemetry import log
 from gateway.runtime.backoff import Backoff
 from gateway.runtime.clock import wall_time
 from gateway.runtime.ids import fraction
-from gateway.telemetry import log
+from gateway.webhooks.attempts.journal import PushJournal
+from gateway.webhooks.attempts.replies import Replies
+from gateway.webhooks.attempts.schedule import Chance
 from gateway.webhooks.counts import PushCounts
 from gateway.webhooks.endpoint import Endpoint
-from gateway.webhooks.endpoints import EndpointRegistry
-from gateway.webhooks.journal import PushJournal
 from gateway.webhooks.lines import Send
 from gateway.webhooks.pusher import Pusher
-from gateway.webhooks.replies import Replies
-from gateway.webhooks.schedule import Chance
+from gateway.webhooks.settings.endpoints import EndpointRegistry
 from gateway.webhooks.states import PushState, PushStatus
 from gateway.webhooks.targets import Targets
 
@@ -45,7 +45,7 @@ PAUSE_MIN, PAUSE_MAX = 0.5, 30.0
 
 
 class Pushes:
-    """What of this gateway's subscriptions is pushed; a worker of :class:`gateway.core.ownership.Ownership`."""
+    """What of this gateway's subscriptions is pushed; a worker of :class:`gateway.core.work.ownership.Ownership`."""
 
     def __init__(
         self,

@@ -16,9 +16,9 @@ from typing import Final
 from urllib.parse import quote
 
 from gateway.errors import GatewayError, NotFound
+from gateway.observing.telemetry import log
 from gateway.runtime.backoff import Backoff
 from gateway.runtime.tasks import Tasks
-from gateway.telemetry import log
 from gateway.upstreams import Consumer, ConsumerState, Delivery, Upstream
 
 PAUSE_MIN, PAUSE_MAX = 0.5, 30.0

@@ -3,7 +3,7 @@
 A :class:`PushTarget` is one endpoint that messages are pushed to, for any number of subscriptions. It begins a request
 when four things are true: it is not suspended (:class:`~gateway.webhooks.lines.Suspension`), one of its sources
 (:class:`~gateway.webhooks.lines.PushSource`) has messages, its window has room, and there is a place for it among all
-requests (:mod:`gateway.webhooks.slots`). Sources take turns, a request at a time.
+requests (:mod:`gateway.webhooks.attempts.slots`). Sources take turns, a request at a time.
 
 What suspends a target, in the order in which it is asked::
 
@@ -26,18 +26,18 @@ from typing import Any, Final
 
 from gateway.config import EndpointSettings
 from gateway.errors import GatewayError, NoSuchEndpoint
+from gateway.observing.telemetry import log
 from gateway.runtime.clock import clock, wall_time
 from gateway.runtime.tasks import Tasks
-from gateway.telemetry import log
+from gateway.webhooks.attempts.forms import BATCHED
+from gateway.webhooks.attempts.items import PushDelivery
+from gateway.webhooks.attempts.schedule import DELAYS, PAUSE_MAX, AttemptOutcome, Chance, NextStep, Schedule
+from gateway.webhooks.attempts.sender import SendOutcome
+from gateway.webhooks.attempts.slots import Health, Slots
 from gateway.webhooks.breaker import Breaker, BreakerSettings, BreakerState
 from gateway.webhooks.counts import PushCounts
 from gateway.webhooks.endpoint import Endpoint, EndpointState
-from gateway.webhooks.forms import BATCHED
-from gateway.webhooks.items import PushDelivery
 from gateway.webhooks.lines import Demand, PushSource, Send, Suspension
-from gateway.webhooks.schedule import DELAYS, PAUSE_MAX, AttemptOutcome, Chance, NextStep, Schedule
-from gateway.webhooks.sender import SendOutcome
-from gateway.webhooks.slots import Health, Slots
 
 LOOK_EVERY: Final = 0.25
 """How often it is looked which endpoints have become slow, while requests are under way, in seconds."""

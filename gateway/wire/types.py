@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any, TypeAlias
 
+from gateway.amqp.values import Table
 from gateway.errors import FrameSyntaxError
-from gateway.values import Table
 from gateway.wire.emit import Reader, Writer
 
 SHORT_STRING_MAX = 255

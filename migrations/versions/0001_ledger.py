@@ -1,7 +1,7 @@
 """The ledger: messages, events, shards, idempotency keys, obligations, resources.
 
 On PostgreSQL ``messages`` and ``events`` are partitioned by ranges of the message id; each starts with a default
-partition, and ``gateway.ledger.schema.ensure_partitions`` makes those of the days.
+partition, and ``gateway.ledger.db.schema.ensure_partitions`` makes those of the days.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import sqlite
 
-from gateway.ledger.models import UInt64
+from gateway.ledger.db.models import UInt64
 
 revision = "0001"
 down_revision = None

@@ -16,8 +16,8 @@ from gateway.access.trail import Trail
 from gateway.api.app import NOT_RECORDED, ROUTES, is_recorded
 from gateway.errors import LedgerUnavailable, OutcomeUnknown
 from gateway.ledger import Ledger
-from gateway.ledger.audit import AuditHead, AuditRow, append
-from gateway.ledger.audit_check import verify
+from gateway.ledger.access.audit import AuditHead, AuditRow, append
+from gateway.ledger.access.audit_check import verify
 
 TRAIL = {"publish", "pull", "acknowledge", "modify_ack_deadline", "release", "reject", "cancel_scheduled",
          "retry_scheduled", "explain_translation"}  # fmt: skip

@@ -18,7 +18,7 @@ import trustme
 
 from gateway import app as apps
 from gateway.access.access import Access
-from gateway.api.guard import names_of
+from gateway.api.http.guard import names_of
 from gateway.app import App, running
 from gateway.config import Config, load
 from gateway.errors import ConfigurationError

@@ -10,7 +10,7 @@ from gateway.access import configured
 from gateway.app import check_configuration
 from gateway.config import AccessSettings, ApiKeySettings, BrokerSettings, CertificateSettings, Config, TokenSettings
 from gateway.errors import ConfigurationError
-from gateway.telemetry import FIELDS
+from gateway.observing.telemetry import FIELDS
 
 BROKERS = {"shop": BrokerSettings(url="amqp://h")}
 

@@ -13,8 +13,8 @@ import pytest
 
 from gateway.access.scopes import FORMS
 from gateway.api.app import ROUTES, openapi_octets
-from gateway.api.auth import NEEDS
-from gateway.api.routing import Scope
+from gateway.api.http.auth import NEEDS
+from gateway.api.http.routing import Scope
 from tests.api.conftest import problem
 
 METHODS = {"get", "put", "post", "delete", "patch", "head", "options", "trace"}

@@ -19,10 +19,10 @@ from gateway.access.heads import Heads, read_head, write_head
 from gateway.config import AuditSettings, LedgerSettings
 from gateway.errors import ConfigurationError
 from gateway.ledger import Ledger
-from gateway.ledger.audit import AuditHead, AuditKeys, append, rows, trim
-from gateway.ledger.audit_check import AuditRules, verify
-from gateway.ledger.models import audit_log
-from gateway.telemetry import Metrics
+from gateway.ledger.access.audit import AuditHead, AuditKeys, append, rows, trim
+from gateway.ledger.access.audit_check import AuditRules, verify
+from gateway.ledger.db.models import audit_log
+from gateway.observing.telemetry import Metrics
 from tests.ledger.audit_attacks import ATTACKS, CUTS, DAY, SEED, bare, chained, forged, keys, store, stored
 from tests.ledgers import sqlite_ledger
 

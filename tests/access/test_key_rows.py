@@ -13,11 +13,11 @@ import sqlalchemy as sa
 from gateway.access.keys import StoredKeys, digest_of, new_key
 from gateway.errors import StateError
 from gateway.ledger import Ledger
-from gateway.ledger.api_keys import KeyMacs
-from gateway.ledger.audit import rows
-from gateway.ledger.models import api_keys
-from gateway.webhooks import resealing
-from gateway.webhooks.secrets import Seals
+from gateway.ledger.access.api_keys import KeyMacs
+from gateway.ledger.access.audit import rows
+from gateway.ledger.db.models import api_keys
+from gateway.webhooks.settings import resealing
+from gateway.webhooks.settings.secrets import Seals
 from tests.ledger.conftest import open_ledger, url
 from tests.test_telemetry import lines
 

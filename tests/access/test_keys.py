@@ -17,8 +17,8 @@ from gateway.access.access import Access
 from gateway.access.keys import StoredKeys, checksum, digest_of, is_key, new_key
 from gateway.errors import EncodeError, LedgerUnavailable, NoSuchResource, StateError
 from gateway.ledger import Ledger
-from gateway.ledger.api_keys import KEPT, KeyMacs
-from gateway.ledger.models import api_keys
+from gateway.ledger.access.api_keys import KEPT, KeyMacs
+from gateway.ledger.db.models import api_keys
 from tests.api.conftest import problem
 
 DAY = 86_400

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from gateway.access.access import Access
-from gateway.api import call as calls
-from gateway.api import stream as publishing
 from gateway.api.app import Api
-from gateway.api.auth import ConfiguredKeys
-from gateway.api.guard import CERTIFICATE
+from gateway.api.http import call as calls
+from gateway.api.http.auth import ConfiguredKeys
+from gateway.api.http.guard import CERTIFICATE
+from gateway.api.messages import stream as publishing
 from gateway.config import AccessSettings, ApiKeySettings, CertificateSettings, Config, HttpSettings, HttpTls
-from gateway.core import Gateway, streams
+from gateway.core import Gateway
+from gateway.core.leasing import streams
 from gateway.ledger import Ledger
 from gateway.outbound import GuardedTransport
 from tests.access.conftest import ROOT
@@ -173,7 +174,7 @@ async def test_what_comes_after_the_end_of_a_key_is_not_handed_over(
     gateway: Gateway, access: Access, opening: Opening, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streams, "ASK_EVERY", 60.0)
-    monkeypatch.setattr("gateway.api.events.LOOK", 60.0)
+    monkeypatch.setattr("gateway.api.history.events.LOOK", 60.0)
     api = Api(gateway, HttpSettings(), (ROOT,), access=access)
     key, secret = await access.keys.create("shop", SCOPES, brokers=("fake", "b"), by="me")
     stream = await begun(opening(api, path, secret))

@@ -17,12 +17,12 @@ from gateway.commands import cli
 from gateway.config import ENVIRONMENT, EndpointAuth, EndpointSettings, LedgerSettings, load
 from gateway.errors import ConfigurationError
 from gateway.ledger import Ledger
-from gateway.ledger.audit import PURPOSE
-from gateway.webhooks import resealing
-from gateway.webhooks.documents import Documents, EndpointStateDocument
-from gateway.webhooks.endpoints import ENDPOINT_RESOURCE, STATE
-from gateway.webhooks.keys import make, seal
-from gateway.webhooks.secrets import Seals
+from gateway.ledger.access.audit import PURPOSE
+from gateway.webhooks.settings import resealing
+from gateway.webhooks.settings.documents import Documents, EndpointStateDocument
+from gateway.webhooks.settings.endpoints import ENDPOINT_RESOURCE, STATE
+from gateway.webhooks.settings.keys import make, seal
+from gateway.webhooks.settings.secrets import Seals
 
 OLD, NEW = bytes(32), bytes([7]) * 32
 SECRET = "canary-of-the-endpoint"

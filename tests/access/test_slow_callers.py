@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.api.call import _Pace
+from gateway.api.http.call import _Pace
 from gateway.app import running, with_development
 from gateway.config import HttpSettings, load
 from tests.ledgers import sqlite_ledger

@@ -10,13 +10,13 @@ import msgspec
 import pytest
 
 from gateway.api.app import Api
-from gateway.api.subscription_scopes import NEEDS
+from gateway.api.resources.subscription_scopes import NEEDS
 from gateway.config import ApiKeySettings, EndpointSettings, HttpSettings, SubscriptionSettings
 from gateway.core import Gateway
 from gateway.outbound import DEFAULT_OUTBOUND_LIMITS, GuardedTransport, OutboundRules
-from gateway.webhooks.endpoints import EndpointRegistry
-from gateway.webhooks.secrets import Seals
-from gateway.webhooks.sender import Sender
+from gateway.webhooks.attempts.sender import Sender
+from gateway.webhooks.settings.endpoints import EndpointRegistry
+from gateway.webhooks.settings.secrets import Seals
 from tests.api.conftest import problem
 from tests.core.fakes import FakeUpstream
 

@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.api.access_log import LINES_MAX, PATH_MAX, AccessLog
 from gateway.api.app import Api
+from gateway.api.http.access_log import LINES_MAX, PATH_MAX, AccessLog
 from gateway.config import ApiKeySettings, HttpSettings
 from gateway.core import Gateway
 from gateway.runtime.clock import clock

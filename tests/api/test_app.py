@@ -14,13 +14,13 @@ import pytest
 from starlette.responses import Response
 
 from gateway.api.app import Api
-from gateway.api.call import Call
-from gateway.api.cycle import CUT
-from gateway.api.routing import Route, Scope
+from gateway.api.http.call import Call
+from gateway.api.http.cycle import CUT
+from gateway.api.http.routing import Route, Scope
 from gateway.budgets import BudgetBounds, ShareHolder
 from gateway.config import ApiKeySettings, HttpSettings, SubscriptionSettings
 from gateway.core import Gateway
-from gateway.core.publishing import Publisher
+from gateway.core.publishing.publisher import Publisher
 from gateway.errors import BrokerUnavailable, KeyRunning, LedgerUnavailable
 from gateway.ledger import RunningRequest
 from gateway.upstreams import UpstreamState

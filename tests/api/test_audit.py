@@ -5,9 +5,9 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from gateway.api import audit
+from gateway.api.history import audit
 from gateway.core import Gateway
-from gateway.ledger.models import audit_log
+from gateway.ledger.db.models import audit_log
 from tests.api.conftest import problem
 
 

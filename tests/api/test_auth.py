@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 from gateway.api.app import ROUTES, Api
-from gateway.api.auth import ConfiguredKeys, Doorkeeper
-from gateway.api.problems import ApiProblem
-from gateway.api.routing import Scope
+from gateway.api.http.auth import ConfiguredKeys, Doorkeeper
+from gateway.api.http.problems import ApiProblem
+from gateway.api.http.routing import Scope
 from gateway.config import ApiKeySettings, HttpSettings
 from gateway.core import Gateway
 from gateway.errors import ConfigurationError

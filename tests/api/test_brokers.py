@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.api import brokers
+from gateway.api.resources import brokers
 from gateway.core import Gateway
 from gateway.session import Capabilities
 from gateway.upstreams import Attempt, Probe

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from msgspec import Meta
 
-from gateway.api.call import decode_json, media_type
-from gateway.api.problems import ApiProblem
+from gateway.api.http.call import decode_json, media_type
+from gateway.api.http.problems import ApiProblem
 
 
 class Inner(msgspec.Struct, forbid_unknown_fields=True):

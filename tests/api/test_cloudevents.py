@@ -6,7 +6,7 @@ import httpx
 import msgspec
 import pytest
 
-from gateway.values import Typed
+from gateway.amqp.values import Typed
 from tests.api.conftest import problem
 from tests.api.test_publish import PATH, sent
 from tests.core.fakes import FakeUpstream

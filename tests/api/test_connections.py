@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.api.connections import LOOKED_AT, Connections, ConnectionSlot
+from gateway.api.http.connections import LOOKED_AT, Connections, ConnectionSlot
 from gateway.budgets import BudgetBounds, Budgets, ShareHolder
 from gateway.errors import BudgetExceeded, Overloaded
 

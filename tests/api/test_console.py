@@ -7,7 +7,7 @@ import gzip
 import httpx
 import pytest
 
-from gateway.api.console import files
+from gateway.api.about.console import files
 from tests.api.conftest import problem
 
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from gateway.core import Gateway
-from gateway.ledger import disk
+from gateway.ledger.db import disk
 from tests.api.conftest import problem
 from tests.core.fakes import FakeUpstream
 

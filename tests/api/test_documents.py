@@ -13,11 +13,11 @@ import pytest
 from openapi_schema_validator import OAS31Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
-from gateway.api import examples
+from gateway.api.about import examples
+from gateway.api.about.documents import ASSETS
+from gateway.api.about.links import names_of
 from gateway.api.app import ROUTES, openapi_octets
-from gateway.api.documents import ASSETS
-from gateway.api.links import names_of
-from gateway.api.problems import PROBLEMS
+from gateway.api.http.problems import PROBLEMS
 
 DOCUMENT: dict[str, Any] = json.loads(openapi_octets())
 OPERATIONS = {each["operationId"]: each for item in DOCUMENT["paths"].values() for each in item.values()}

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from gateway.api.eager import begin, ends_at_once
+from gateway.api.http.eager import begin, ends_at_once
 
 
 async def at_once(value: int) -> int:

@@ -21,9 +21,9 @@ from gateway.budgets import BudgetBounds
 from gateway.config import ApiKeySettings, EndpointSettings, HttpSettings
 from gateway.core import Gateway
 from gateway.outbound import GuardedTransport, OutboundRules
-from gateway.webhooks.endpoints import EndpointRegistry
-from gateway.webhooks.secrets import Seals
-from gateway.webhooks.sender import Sender
+from gateway.webhooks.attempts.sender import Sender
+from gateway.webhooks.settings.endpoints import EndpointRegistry
+from gateway.webhooks.settings.secrets import Seals
 from tests.api.conftest import problem
 from tests.outbound.conftest import make, server
 from tests.outbound.endpoint import Endpoint as Server

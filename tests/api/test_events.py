@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.api import events
 from gateway.api.app import Api
-from gateway.api.call import encode
+from gateway.api.history import events
+from gateway.api.http.call import encode
 from gateway.config import HttpSettings
 from gateway.core import Gateway
 from gateway.ledger import EventFilter, EventKind, LogEntry, MessageIds, RecordedEvent

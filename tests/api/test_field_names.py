@@ -9,7 +9,7 @@ import httpx
 import msgspec
 import pytest
 
-from gateway.api.schemas import CompareRequest
+from gateway.api.about.schemas import CompareRequest
 from gateway.config import BridgeSettings, BrokerSettings, EndpointSettings, SubscriptionSettings, TapSettings
 from gateway.config.base import Settings
 from gateway.replays.requests import ReplayRequest

@@ -10,9 +10,9 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from gateway.api import cycle, guard
-from gateway.api.connections import Connections
-from gateway.api.guard import Bounds, GuardedProtocol, guarded
+from gateway.api.http import cycle, guard
+from gateway.api.http.connections import Connections
+from gateway.api.http.guard import Bounds, GuardedProtocol, guarded
 from gateway.runtime.clock import clock
 
 DATE = b"date: today\r\n"

@@ -9,12 +9,12 @@ import httpx
 import msgspec
 import pytest
 
+from gateway.amqp.message import Properties
+from gateway.amqp.values import Typed
 from gateway.errors import LedgerUnavailable
 from gateway.fidelity import annotation
-from gateway.ledger.keyring import Keyring
-from gateway.message import Properties
+from gateway.ledger.pending.keyring import Keyring
 from gateway.notation.logged import logged
-from gateway.values import Typed
 from tests.api.conftest import problem
 from tests.api.test_stream import NDJSON, PATH, line, post
 from tests.core.fakes import FakeUpstream

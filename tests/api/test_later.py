@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from gateway.core import Gateway
-from gateway.core.outbox import YEAR
+from gateway.core.publishing.outbox import YEAR
 from gateway.upstreams import UpstreamState
 from tests.api.conftest import problem
 from tests.core.fakes import FakeUpstream

@@ -14,7 +14,7 @@ from gateway.api.app import Api
 from gateway.budgets import BudgetBounds, Budgets, ShareHolder
 from gateway.config import ApiKeySettings, HttpSettings, SubscriptionSettings
 from gateway.core import Gateway
-from gateway.core.ledger_budgets import CREATED, LedgerBudgets
+from gateway.core.work.ledger_budgets import CREATED, LedgerBudgets
 from gateway.upstreams import UpstreamState
 from tests.api.conftest import problem
 from tests.core.fakes import FakeUpstream

@@ -13,12 +13,12 @@ import httpx
 import pytest
 
 from gateway.api.app import HEADERS_MOST, ROUTES, Api
-from gateway.api.call import DEPTH_MAX, PLAIN_MAX
-from gateway.api.json_bounds import MESSAGES_LEAST, PER_MESSAGE, PLAIN, check_size, is_deeper
-from gateway.api.problems import ApiProblem
+from gateway.api.http.call import DEPTH_MAX, PLAIN_MAX
+from gateway.api.http.json_bounds import MESSAGES_LEAST, PER_MESSAGE, PLAIN, check_size, is_deeper
+from gateway.api.http.problems import ApiProblem
 from gateway.config import HttpSettings
 from gateway.core import Gateway
-from gateway.core.ack_ids import LEDGER_LENGTH
+from gateway.core.leasing.ack_ids import LEDGER_LENGTH
 from tests.api.conftest import problem
 from tests.pace import pace
 

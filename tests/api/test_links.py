@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from gateway.api.about.links import BODIES, IDS, links, names_of
 from gateway.api.app import ROUTES
-from gateway.api.links import BODIES, IDS, links, names_of
 
 BY_OPERATION = {route.operation: route for route in ROUTES}
 LINKED = [(route, status, name, link) for route in ROUTES for status, found in links(route, ROUTES).items()

@@ -11,16 +11,17 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.api import log as api_log
-from gateway.api import log_range
 from gateway.api.app import Api
-from gateway.api.log_range import ARROW, NDJSON
+from gateway.api.history import log as api_log
+from gateway.api.history import log_range
+from gateway.api.history.log_range import ARROW, NDJSON
 from gateway.app import _listen, _port, _serving
 from gateway.config import HttpSettings
 from gateway.core import Gateway
 from gateway.errors import LedgerUnavailable
-from gateway.ledger import EventKind, Log, LogEntry, MessageIds, arrow_pool
-from gateway.ledger import log as ledger_log
+from gateway.ledger import EventKind, Log, LogEntry, MessageIds
+from gateway.ledger.logs import arrow_pool
+from gateway.ledger.logs import log as ledger_log
 from tests.api.conftest import problem
 from tests.audited import ON_PURPOSE
 from tests.ledger.logs import spooled

@@ -14,13 +14,13 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.amqp.message import Message
 from gateway.api.app import Api
 from gateway.config import HttpSettings, LedgerSettings
 from gateway.core import Gateway
 from gateway.ledger import Ledger
-from gateway.message import Message
 from gateway.notation.logged import from_json, to_json
-from gateway.telemetry import Metrics
+from gateway.observing.telemetry import Metrics
 from tests.ledgers import sqlite_ledger
 from tests.servers import BrokerJ, RabbitMQ, RabbitMQ310
 from tests.taps.test_real_brokers import compare, taken

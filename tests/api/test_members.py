@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.api.members import repeated
+from gateway.api.http.members import repeated
 from tests.api.conftest import problem
 from tests.core.fakes import FakeUpstream
 

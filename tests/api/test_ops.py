@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from gateway.api.browsers import LOCAL_HOSTS, Sites
-from gateway.api.ops import Ops
+from gateway.api.about.ops import Ops
+from gateway.api.http.browsers import LOCAL_HOSTS, Sites
 from gateway.config import HttpSettings
 from gateway.core import Gateway
 

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.api.patching import merge
+from gateway.api.resources.patching import merge
 from gateway.config import BridgeSettings, EndpointSettings, SubscriptionSettings
 from tests.api.conftest import problem
 

@@ -13,15 +13,15 @@ import pytest
 from starlette.responses import JSONResponse, Response
 
 from gateway.access.scopes import Grant, Principal
-from gateway.api import peers as module
-from gateway.api.connections import Connections
-from gateway.api.guard import Bounds
-from gateway.api.peers import FORWARDED, PROCESS, RUNNING_MAX, CallAnswer, CallRequest, PeerPort, ask
+from gateway.api.http.connections import Connections
+from gateway.api.http.guard import Bounds
+from gateway.api.resources import peers as module
+from gateway.api.resources.peers import FORWARDED, PROCESS, RUNNING_MAX, CallAnswer, CallRequest, PeerPort, ask
 from gateway.app import _listen, _port, _serving
 from gateway.budgets import BudgetBounds, Budgets
-from gateway.core.peers import Peers, SettleRequest
+from gateway.core.work.peers import Peers, SettleRequest
 from gateway.errors import LedgerUnavailable, PeerUnavailable
-from gateway.telemetry import Metrics
+from gateway.observing.telemetry import Metrics
 from tests.core.test_ownership import FakeLedger, Rows
 
 SECRET = b"s" * 32

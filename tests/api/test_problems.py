@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway import errors
-from gateway.api.problems import PROBLEMS, ApiProblem, printable, problem_headers, problem_of
+from gateway.api.http.problems import PROBLEMS, ApiProblem, printable, problem_headers, problem_of
 from gateway.errors import BrokerUnavailable, EncodeError, GatewayError
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.api.proxies import HOPS_MAX, Proxies
+from gateway.api.http.proxies import HOPS_MAX, Proxies
 from gateway.errors import ConfigurationError
 
 PROXY, INNER = "192.0.2.1", "2001:db8:f::7"

@@ -10,13 +10,13 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.amqp.message import Properties, ReplyTo
+from gateway.amqp.values import Typed
 from gateway.core import Gateway
 from gateway.errors import BrokerUnavailable, OutcomeUnknown, PublishRefused
 from gateway.ledger import New
-from gateway.message import Properties, ReplyTo
 from gateway.notation.values import table_to_json
 from gateway.upstreams import UpstreamState
-from gateway.values import Typed
 from tests.api.conftest import problem
 from tests.core.fakes import FakeUpstream
 

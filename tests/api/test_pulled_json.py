@@ -11,15 +11,15 @@ import httpx
 import msgspec
 import pytest
 
-from gateway.api import pulled_json
+from gateway.amqp.message import Message, Properties
 from gateway.api.app import Api
-from gateway.api.pulled_json import SLICE, pieces_of, pulled_message
+from gateway.api.messages import pulled_json
+from gateway.api.messages.pulled_json import SLICE, pieces_of, pulled_message
 from gateway.budgets import ALONE
 from gateway.config import HttpSettings
 from gateway.core import Gateway
-from gateway.core.pulled import LedgerLease, Pulled
-from gateway.core.stored import Stored
-from gateway.message import Message, Properties
+from gateway.core.leasing.pulled import LedgerLease, Pulled
+from gateway.core.sources.stored import Stored
 from tests.api.conftest import problem
 from tests.core.fakes import FakeUpstream
 from tests.core.test_ledger_leases import subscribe

@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.api.about.openapi import document
 from gateway.api.app import ROUTES
-from gateway.api.openapi import document
-from gateway.api.routing import Route
+from gateway.api.http.routing import Route
 from gateway.validation import fields_of
 from tests.api.conftest import problem
 

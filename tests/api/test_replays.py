@@ -199,8 +199,8 @@ async def test_one_is_sent_elsewhere(client: httpx.AsyncClient, house: House) ->
 
 
 async def test_many_are_retried_and_purged(client: httpx.AsyncClient, house: House, monkeypatch: Any) -> None:
-    monkeypatch.setattr("gateway.api.deliveries.PART", 3)
-    monkeypatch.setattr("gateway.api.deliveries.BULK_MAX", 6)
+    monkeypatch.setattr("gateway.api.messages.deliveries.PART", 3)
+    monkeypatch.setattr("gateway.api.messages.deliveries.BULK_MAX", 6)
     await house.dead(8)
     asked = {"filter": {"subscription": "billing"}}
     dry = (await client.post("/v1/deliveries:retry", json={**asked, "dry_run": True})).json()

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from gateway.api import routing
 from gateway.api.app import ROUTES
-from gateway.api.problems import ApiProblem
-from gateway.api.routing import Router
+from gateway.api.http import routing
+from gateway.api.http.problems import ApiProblem
+from gateway.api.http.routing import Router
 
 ROUTER = Router(ROUTES)
 BELOW = "bindings, exchanges, queues"

@@ -8,8 +8,8 @@ from typing import Any
 import click
 import pytest
 
-from gateway.api import story
-from gateway.api.story import ADVICE, ENDS, SAYS, WAITS, Holding, Step, Wait
+from gateway.api.history import story
+from gateway.api.history.story import ADVICE, ENDS, SAYS, WAITS, Holding, Step, Wait
 from gateway.commands import cli
 from gateway.ledger import (
     BacklogEntry,
@@ -21,7 +21,7 @@ from gateway.ledger import (
     StoredMessage,
     id_text,
 )
-from gateway.ledger.states import RULES, state_of
+from gateway.ledger.writing.states import RULES, state_of
 
 new_id = MessageIds()
 ONE, OTHER = new_id(), new_id()

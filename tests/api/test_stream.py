@@ -10,7 +10,7 @@ import httpx
 import msgspec
 import pytest
 
-from gateway.api import stream
+from gateway.api.messages import stream
 from gateway.errors import LedgerUnavailable
 from gateway.ledger import Ledger
 from tests.api.conftest import problem

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
+from gateway.api.about.ops import Ops
 from gateway.api.app import Api
-from gateway.api.heads import TARGET_MAX
-from gateway.api.ops import Ops
-from gateway.api.peers import PeerPort
+from gateway.api.http.heads import TARGET_MAX
+from gateway.api.resources.peers import PeerPort
 from gateway.app import _listen, _port, _serving
 from gateway.config import HttpSettings
 from gateway.core import Gateway
-from gateway.core.peers import Peers
-from gateway.telemetry import Metrics
+from gateway.core.work.peers import Peers
+from gateway.observing.telemetry import Metrics
 from tests.core.test_ownership import FakeLedger, Rows
 
 PORTS = ("api", "ops", "cluster")

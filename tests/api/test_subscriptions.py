@@ -9,6 +9,9 @@ import httpx
 import msgspec
 import pytest
 
+from gateway.amqp.message import Message, Properties, RawProperties, ReplyTo
+from gateway.amqp.operations import Settlement
+from gateway.amqp.values import Typed
 from gateway.api.app import Api
 from gateway.budgets import BudgetBounds
 from gateway.config import ApiKeySettings, HttpSettings, SubscriptionSettings
@@ -16,9 +19,6 @@ from gateway.core import Gateway
 from gateway.errors import FrameSyntaxError
 from gateway.fidelity import annotate
 from gateway.ledger import MessageIds, id_text
-from gateway.message import Message, Properties, RawProperties, ReplyTo
-from gateway.operations import Settlement
-from gateway.values import Typed
 from tests.api.conftest import problem
 from tests.core.fakes import FakeQueue, FakeUpstream
 
@@ -359,7 +359,7 @@ async def test_messages_that_cannot_be_written_as_json_go_back(
         raise TypeError("a fault of ours")
 
     await publish(client, "1", "2")
-    monkeypatch.setattr("gateway.api.pulled_json.received", fail)
+    monkeypatch.setattr("gateway.api.messages.pulled_json.received", fail)
     problem(await client.post(f"{BILLING}:pull", json={"max_messages": 2}), 500, "internal")
     assert [settlement for settlement, _ in upstream.settled] == [Settlement.RELEASE, Settlement.RELEASE]
     assert len(upstream.queues["orders"].ready) == 2

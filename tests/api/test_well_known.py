@@ -7,7 +7,7 @@ from base64 import b64decode, urlsafe_b64decode
 import httpx
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from gateway.webhooks.endpoints import EndpointRegistry
+from gateway.webhooks.settings.endpoints import EndpointRegistry
 from tests.api.test_endpoints import KEYS, SHOP, client, endpoints, make, server
 from tests.outbound.endpoint import Endpoint as Server
 

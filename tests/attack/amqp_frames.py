@@ -9,8 +9,8 @@ import struct
 import time
 from typing import Final
 
-from gateway.message import Message, Properties
-from gateway.operations import Consume, DeleteQueue, Done, OpenChannel, Operation, Publish
+from gateway.amqp.message import Message, Properties
+from gateway.amqp.operations import Consume, DeleteQueue, Done, OpenChannel, Operation, Publish
 from gateway.session import Role, Version
 from gateway.v010.version import V0_10
 from gateway.v08.version import V0_8

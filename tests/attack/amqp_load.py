@@ -11,8 +11,8 @@ import contextlib
 import os
 from collections.abc import AsyncIterator, Sequence
 
-from gateway.message import Message, Properties
-from gateway.operations import (
+from gateway.amqp.message import Message, Properties
+from gateway.amqp.operations import (
     BindQueue,
     ChannelClosed,
     Closed,

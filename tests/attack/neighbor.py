@@ -25,8 +25,8 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any, Final
 
-from gateway.message import Message, Properties
-from gateway.operations import (
+from gateway.amqp.message import Message, Properties
+from gateway.amqp.operations import (
     Confirmed,
     DeclareQueue,
     Done,

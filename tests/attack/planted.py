@@ -19,12 +19,12 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from gateway.api import guard
 from gateway.api.app import Api
-from gateway.api.proxies import Proxies
+from gateway.api.http import guard
+from gateway.api.http.proxies import Proxies
 from gateway.commands import main
+from gateway.observing.telemetry import log
 from gateway.outbound import resolver
-from gateway.telemetry import log
 from tests import canary
 from tests.attack.lab import ANSWER
 from tests.budgets.silent import silence

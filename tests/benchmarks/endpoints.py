@@ -25,8 +25,8 @@ from pathlib import Path
 
 import uvloop
 
+from gateway.amqp.message import Message, Properties
 from gateway.config import BrokerSettings
-from gateway.message import Message, Properties
 from gateway.upstreams import Upstream
 from tests.benchmarks.bench import Bench
 from tests.benchmarks.programs.clock import cpu_of

@@ -22,7 +22,7 @@ import uvloop
 from gateway.app import App, running
 from gateway.config import SubscriptionSettings, load
 from gateway.ledger import EventKind, LogEntry, NewMessage, Owed
-from gateway.series import SERIES_MAX
+from gateway.observing.series import SERIES_MAX
 from tests.test_series import everything
 
 TIMES = 50

@@ -9,7 +9,7 @@ import pamqp.commands
 import pamqp.frame
 import pamqp.header
 
-from gateway.message import Properties
+from gateway.amqp.message import Properties
 from tests.benchmarks.sections.codec import BODY, DECODE, DELIVER, ENCODE, HEADERS, PROPERTIES, RAW
 
 

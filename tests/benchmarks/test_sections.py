@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.message import Properties
+from gateway.amqp.message import Properties
 from tests.benchmarks import __main__ as benchmarks
 from tests.benchmarks import golang, pamqp_codec
 from tests.benchmarks.bench import Bench

@@ -10,15 +10,15 @@ from typing import Any
 import msgspec
 import pytest
 
+from gateway.amqp.message import Message, Properties
+from gateway.amqp.operations import Settlement
 from gateway.bridges import BridgeState, BridgeStatus, BridgeSupervisor
 from gateway.broker.server import EmbeddedBroker, Listener
 from gateway.config import BridgeSettings, BrokerSettings, EmbeddedSettings, LedgerSettings
 from gateway.core import Gateway
 from gateway.fidelity import RESERVED
 from gateway.ledger import Ledger, MessageFilter, StoredMessage, Timeline
-from gateway.message import Message, Properties
-from gateway.operations import Settlement
-from gateway.telemetry import Metrics
+from gateway.observing.telemetry import Metrics
 from gateway.upstreams import Delivery, Upstream
 from tests.audited import missing
 from tests.ledgers import sqlite_ledger

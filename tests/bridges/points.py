@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from gateway.ledger import BranchStatus
-from gateway.ledger.branches import BranchStore as Register
+from gateway.ledger.pending.branches import BranchStore as Register
 from gateway.upstreams.branches import BranchWorker, UpstreamBranch
 from tests.bridges.conftest import Estate
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from gateway.amqp.message import Message, Properties
+from gateway.amqp.operations import Settlement
 from gateway.app import running
 from gateway.config import load
-from gateway.message import Message, Properties
-from gateway.operations import Settlement
 
 
 async def test_a_bridge_of_the_file_runs_with_the_gateway(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ import sqlite3
 
 import pytest
 
-from gateway.ledger import engine
-from gateway.message import Message, Properties
+from gateway.amqp.message import Message, Properties
+from gateway.ledger.db import engine
 from tests.bridges.conftest import Estate, entry, until
 
 

@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
+from gateway.amqp.message import Message, Properties
 from gateway.bridges import BridgeState
 from gateway.core import Publication
 from gateway.errors import NoSuchBridge, NotFound
 from gateway.fidelity import RESERVED
-from gateway.message import Message, Properties
 from gateway.versions import VERSION_NAMES
 from tests.bridges.conftest import Estate, entry
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from gateway.amqp.message import Message, Properties, RawProperties
 from gateway.bridges import compare
 from gateway.bridges.compare import LedgerPiles, Pile, Report, SideMessage, beside, target_of
 from gateway.bridges.routes import BridgeRoute
-from gateway.core.consuming import own_id
+from gateway.core.leasing.consuming import own_id
 from gateway.errors import EncodeError, NoSuchBridge, NotFound, Overloaded
 from gateway.ledger import EventKind, Happened, MessageIds, id_text
-from gateway.message import Message, Properties, RawProperties
 from tests.bridges.conftest import Estate, bridge_settings
 
 MIRROR = pytest.mark.parametrize("estate", [("0-10", "0-9-1")], indirect=True)

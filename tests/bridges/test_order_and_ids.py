@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gateway.message import Message, Properties
-from gateway.operations import Settlement
+from gateway.amqp.message import Message, Properties
+from gateway.amqp.operations import Settlement
 from gateway.upstreams import PublishReceipt
 from tests.bridges.conftest import Estate
 

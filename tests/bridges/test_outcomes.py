@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
+from gateway.amqp.message import Message, Properties
+from gateway.amqp.values import Typed
 from gateway.bridges import BridgeState
 from gateway.fidelity import RESERVED
-from gateway.message import Message, Properties
 from gateway.upstreams import Delivery
-from gateway.values import Typed
 from tests.bridges.conftest import Estate, entry, until
 
 DEAD = "gateway.dead.b"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.core.byte_budget import Part
+from gateway.core.sources.byte_budget import Part
 from gateway.upstreams import Consumer
 from tests.bridges.conftest import Estate, until
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from gateway.amqp.message import Message, Properties
 from gateway.bridges import bridge as bridges
-from gateway.core.supervised import WantedState
+from gateway.core.work.supervised import WantedState
 from gateway.errors import AccessRefused, LedgerUnavailable, NoSuchBridge
-from gateway.message import Message, Properties
 from tests.bridges.conftest import Estate, bridge_settings, until
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from gateway.amqp.message import Message, Properties
+from gateway.amqp.operations import Settlement
 from gateway.config import BrokerSettings
 from gateway.errors import GatewayError
-from gateway.message import Message, Properties
-from gateway.operations import Settlement
 from gateway.upstreams import Upstream
 from gateway.versions import VERSION_NAMES
 from tests.bridges.conftest import Estate, entry, until

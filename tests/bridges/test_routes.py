@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from gateway.amqp.message import Message, Properties, RawProperties
 from gateway.bridges.items import BridgeDelivery
 from gateway.bridges.routes import KEY_MAX, BridgeRoute, RouteOutcome
-from gateway.core.consuming import own_id
+from gateway.core.leasing.consuming import own_id
 from gateway.errors import EncodeError, FrameSyntaxError
 from gateway.ledger import MessageIds, id_text
-from gateway.message import Message, Properties, RawProperties
 from tests.bridges.conftest import bridge_settings
 from tests.translation.ends import ENDS
 

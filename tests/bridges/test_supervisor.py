@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from gateway.amqp.message import Message, Properties
 from gateway.errors import ConfigurationError, EncodeError, EtagMismatch, NoSuchBridge, NoSuchBroker, ReadOnly
-from gateway.message import Message, Properties
 from tests.bridges.conftest import Estate, bridge_settings, entry, until
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from gateway.amqp.message import Message, Properties, RawProperties
+from gateway.amqp.values import Typed
 from gateway.bridges.templates import Template
 from gateway.errors import EncodeError
-from gateway.message import Message, Properties, RawProperties
-from gateway.values import Typed
 
 
 def source(**headers: Any) -> Any:

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from gateway.amqp.message import Message, Properties
+from gateway.amqp.operations import Confirmed, Operation
 from gateway.bridges import two_phase
 from gateway.bridges.flow import BridgeFlow, _branches
 from gateway.bridges.items import BridgeDelivery
@@ -17,9 +19,7 @@ from gateway.bridges.two_phase import FORMAT, branch_id, xid_of
 from gateway.config import check_bridge
 from gateway.errors import BrokerUnavailable, EntriesRefused, LedgerUnavailable, NotFound, RemoteError
 from gateway.ledger import BranchStatus, EventKind
-from gateway.ledger.branches import BranchStore as Register
-from gateway.message import Message, Properties
-from gateway.operations import Confirmed, Operation
+from gateway.ledger.pending.branches import BranchStore as Register
 from gateway.upstreams import BranchOutcome
 from gateway.upstreams import branches as upstream_branches
 from gateway.upstreams.branches import BranchLane, BranchWorker, UpstreamBranch, UpstreamBranches
@@ -357,7 +357,7 @@ async def test_a_bridge_that_is_deleted_with_a_decided_branch(
         patched.setattr(Register, "decide", after(Register.decide, hold))
         status = await estate.bridge(acknowledge=DTX)
         await until(lambda: hold.reached)
-        monkeypatch.setattr("gateway.core.supervised.HALT_WITHIN", 0.1)
+        monkeypatch.setattr("gateway.core.work.supervised.HALT_WITHIN", 0.1)
         if away:
             await estate.away("new")
         await estate.bridges.delete("b", status.etag)

@@ -12,12 +12,8 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from gateway.broker.broker import Broker, Connection
-from gateway.config import EmbeddedSettings
-from gateway.errors import EncodeError, LocalError, StateError
-from gateway.limits import BrokerLimits
-from gateway.message import Message, Properties
-from gateway.operations import (
+from gateway.amqp.message import Message, Properties
+from gateway.amqp.operations import (
     ChannelClosed,
     Close,
     Deliver,
@@ -32,6 +28,10 @@ from gateway.operations import (
     Settle,
     Settlement,
 )
+from gateway.broker.broker import Broker, Connection
+from gateway.config import EmbeddedSettings
+from gateway.errors import EncodeError, LocalError, StateError
+from gateway.limits import BrokerLimits
 from gateway.session import Capabilities, Role, Version
 from gateway.v091.version import V0_9_1
 

@@ -14,10 +14,10 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+from gateway.amqp.operations import Operation
 from gateway.broker.served import Served, ServedStream
 from gateway.broker.server import EmbeddedBroker
 from gateway.limits import BrokerLimits
-from gateway.operations import Operation
 from gateway.session import Version
 from gateway.v091.version import V0_9_1
 from tests.broker.clients import Client

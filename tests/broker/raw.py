@@ -1,7 +1,7 @@
 """A client on a real socket that does only what it is told to: above all, it reads only when it is asked to.
 
 Its octets are made by the client session of its version, so a test says what such a client *means*, in the words of
-:mod:`gateway.operations`; or it sends whatever octets it likes::
+:mod:`gateway.amqp.operations`; or it sends any octets::
 
     async with served() as broker:
         client = await Raw.open(broker.port, V0_9_1)
@@ -19,12 +19,8 @@ import ssl
 from collections.abc import AsyncIterator, Callable
 from typing import Any, ClassVar, TypeVar
 
-from gateway.broker.served import Served
-from gateway.broker.server import EmbeddedBroker
-from gateway.config import EmbeddedSettings
-from gateway.limits import BrokerLimits, Limits
-from gateway.message import Message, Properties
-from gateway.operations import (
+from gateway.amqp.message import Message, Properties
+from gateway.amqp.operations import (
     Closed,
     Consume,
     Consuming,
@@ -36,6 +32,10 @@ from gateway.operations import (
     Operation,
     Publish,
 )
+from gateway.broker.served import Served
+from gateway.broker.server import EmbeddedBroker
+from gateway.config import EmbeddedSettings
+from gateway.limits import BrokerLimits, Limits
 from gateway.session import ClientConfig, Session, Version
 from gateway.v010.version import V0_10
 from gateway.v091.version import V0_9_1

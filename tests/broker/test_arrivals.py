@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import trustme
 
+from gateway.amqp.operations import CloseReason, Opened
 from gateway.config import EmbeddedTls
 from gateway.errors import ConfigurationError
 from gateway.limits import BrokerLimits, Limits
-from gateway.operations import CloseReason, Opened
 from gateway.session import Version
 from gateway.v010.version import V0_10
 from gateway.v091.version import V0_9_1

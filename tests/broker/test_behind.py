@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.errors import EncodeError
-from gateway.operations import (
+from gateway.amqp.operations import (
     Acquire,
     Acquired,
     BindQueue,
@@ -23,6 +22,7 @@ from gateway.operations import (
     Returned,
     Settlement,
 )
+from gateway.errors import EncodeError
 from gateway.v010.version import V0_10
 from tests.broker.clients import Client, ack, publishing
 from tests.broker.test_carriage import LARGE, Scene, bodies, good, too_large

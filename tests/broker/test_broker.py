@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway import operations
-from gateway.broker.broker import Broker, rules_for
-from gateway.broker.requests import HANDLERS
-from gateway.config import EmbeddedSettings, EmbeddedUser
-from gateway.operations import (
+from gateway.amqp import operations
+from gateway.amqp.operations import (
     BindQueue,
     Cancel,
     Cancelled,
@@ -36,6 +33,9 @@ from gateway.operations import (
     TxSelect,
     UnbindQueue,
 )
+from gateway.broker.broker import Broker, rules_for
+from gateway.broker.requests import HANDLERS
+from gateway.config import EmbeddedSettings, EmbeddedUser
 from gateway.session import Version
 from gateway.v010.version import V0_10
 from gateway.v08.version import V0_8

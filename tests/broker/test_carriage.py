@@ -8,10 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.broker.broker import ATTEMPT_COST, Skip
-from gateway.broker.queues import BATCH, CARRIERS_MAX
-from gateway.limits import BrokerLimits
-from gateway.operations import (
+from gateway.amqp.operations import (
     BindQueue,
     Cancel,
     Confirmed,
@@ -36,11 +33,14 @@ from gateway.operations import (
     TxCommit,
     TxSelect,
 )
+from gateway.amqp.values import INT64_MAX, Typed
+from gateway.broker.broker import ATTEMPT_COST, Skip
+from gateway.broker.queues import BATCH, CARRIERS_MAX
+from gateway.limits import BrokerLimits
 from gateway.session import Version
 from gateway.v010.version import V0_10
 from gateway.v08.version import V0_8
 from gateway.v091.version import V0_9_1
-from gateway.values import INT64_MAX, Typed
 from tests.broker.clients import FRAME_MAX, IMPOSSIBLE, Client, ack, make_broker, publishing
 from tests.broker.wire import Host
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.limits import BrokerLimits
-from gateway.operations import (
+from gateway.amqp.operations import (
     Acquire,
     Acquired,
     Cancel,
@@ -32,6 +31,7 @@ from gateway.operations import (
     Settle,
     Settlement,
 )
+from gateway.limits import BrokerLimits
 from gateway.session import Version
 from gateway.v010.version import V0_10
 from gateway.v08.version import V0_8

@@ -6,11 +6,11 @@ import logging
 
 import pytest
 
+from gateway.amqp.operations import BindQueue, CloseChannel, DeclareQueue, Failed
 from gateway.broker.server import EmbeddedBroker
 from gateway.config import EmbeddedSettings
 from gateway.limits import BrokerLimits
-from gateway.operations import BindQueue, CloseChannel, DeclareQueue, Failed
-from gateway.telemetry import Metrics
+from gateway.observing.telemetry import Metrics
 from tests.broker.clients import Client
 
 

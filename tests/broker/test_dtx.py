@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from gateway import operations as o
-from gateway.message import Message
-from gateway.operations import Settlement, XaStatus, Xid
-from gateway.values import Table
+from gateway.amqp import operations as o
+from gateway.amqp.message import Message
+from gateway.amqp.operations import Settlement, XaStatus, Xid
+from gateway.amqp.values import Table
 from tests.broker.wire import Host, Wire
 
 XID = Xid(1, b"global", b"branch")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.operations import (
+from gateway.amqp.operations import (
     BindExchange,
     BindingFound,
     BindQueue,
@@ -25,8 +25,8 @@ from gateway.operations import (
     UnbindExchange,
     UnbindQueue,
 )
+from gateway.amqp.values import Typed
 from gateway.v010.version import V0_10
-from gateway.values import Typed
 from tests.broker.clients import Client, make_broker, publishing
 from tests.pace import pace
 

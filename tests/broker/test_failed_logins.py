@@ -20,7 +20,7 @@ from gateway.config import BrokerSettings, EmbeddedSettings, EmbeddedUser
 from gateway.errors import AuthenticationFailed, BrokerUnavailable
 from gateway.limits import Limits
 from gateway.link import Link
-from gateway.telemetry import Metrics
+from gateway.observing.telemetry import Metrics
 from gateway.upstreams.keeper import Dialer
 from gateway.versions import VERSION_NAMES
 

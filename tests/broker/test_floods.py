@@ -8,13 +8,8 @@ from typing import Any
 
 import pytest
 
-from gateway.broker.broker import Broker
-from gateway.broker.queues import BATCH, ENTRY_OVERHEAD, Entry
-from gateway.broker.vhost import DEAD_LETTERS_AT_ONCE
-from gateway.errors import StateError
-from gateway.limits import BrokerLimits
-from gateway.message import Message, Properties
-from gateway.operations import (
+from gateway.amqp.message import Message, Properties
+from gateway.amqp.operations import (
     Acquire,
     BindQueue,
     Blocked,
@@ -49,6 +44,11 @@ from gateway.operations import (
     UnbindQueue,
     Unblocked,
 )
+from gateway.broker.broker import Broker
+from gateway.broker.queues import BATCH, ENTRY_OVERHEAD, Entry
+from gateway.broker.vhost import DEAD_LETTERS_AT_ONCE
+from gateway.errors import StateError
+from gateway.limits import BrokerLimits
 from gateway.session import Version
 from gateway.v010.version import V0_10
 from gateway.v08.version import V0_8

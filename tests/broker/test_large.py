@@ -6,9 +6,19 @@ from dataclasses import replace
 
 import pytest
 
+from gateway.amqp.message import Message
+from gateway.amqp.operations import (
+    ChannelClosed,
+    Confirmed,
+    Done,
+    Get,
+    Got,
+    OpenChannel,
+    Publish,
+    Refused,
+    SelectConfirm,
+)
 from gateway.limits import DEFAULT_LIMITS
-from gateway.message import Message
-from gateway.operations import ChannelClosed, Confirmed, Done, Get, Got, OpenChannel, Publish, Refused, SelectConfirm
 from gateway.session import ClientConfig, Session, Version
 from gateway.v010.version import V0_10
 from tests.broker import raw

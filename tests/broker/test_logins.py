@@ -15,6 +15,7 @@ import pika
 import pytest
 import trustme
 
+from gateway.amqp.sasl import ScramSha256, ServerScram
 from gateway.broker import server
 from gateway.broker.broker import Broker
 from gateway.broker.server import EmbeddedBroker
@@ -22,7 +23,6 @@ from gateway.config import BrokerSettings, EmbeddedSettings, EmbeddedTls, Embedd
 from gateway.errors import AuthenticationFailed, BrokerUnavailable, CertificateRefused, ConfigurationError
 from gateway.limits import Limits
 from gateway.link import Link
-from gateway.sasl import ScramSha256, ServerScram
 from gateway.session import ServerConfig
 from gateway.transports.tls import ServerTls, common_name
 from gateway.upstreams.keeper import Dialer

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.operations import (
+from gateway.amqp.operations import (
     BindQueue,
     Cancel,
     Consume,

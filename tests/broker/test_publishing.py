@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from gateway.errors import FrameSyntaxError
-from gateway.message import Message, Properties, RawProperties
-from gateway.operations import (
+from gateway.amqp.message import Message, Properties, RawProperties
+from gateway.amqp.operations import (
     BindQueue,
     Blocked,
     Close,
@@ -37,6 +36,7 @@ from gateway.operations import (
     TxSelect,
     Unblocked,
 )
+from gateway.errors import FrameSyntaxError
 from gateway.session import Version
 from gateway.v010.version import V0_10
 from gateway.v08.version import V0_8

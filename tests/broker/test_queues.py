@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.limits import BrokerLimits
-from gateway.operations import (
+from gateway.amqp.operations import (
     BindQueue,
     Cancel,
     Cancelled,
@@ -28,10 +27,11 @@ from gateway.operations import (
     SelectConfirm,
     Settlement,
 )
+from gateway.amqp.values import Timestamp, Typed
+from gateway.limits import BrokerLimits
 from gateway.session import Version
 from gateway.v010.version import V0_10
 from gateway.v08.version import V0_8
-from gateway.values import Timestamp, Typed
 from tests.broker.clients import SECONDS_1970, Client, ack, make_broker, publishing
 
 

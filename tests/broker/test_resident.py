@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.operations import Deliver, OpenChannel, QueryQueue, SelectConfirm, Settle, Settlement
+from gateway.amqp.operations import Deliver, OpenChannel, QueryQueue, SelectConfirm, Settle, Settlement
 from gateway.session import Version
 from gateway.v010.version import V0_10
 from tests.broker.raw import VERSIONS, Raw, publishing

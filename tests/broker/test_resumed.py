@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from gateway import operations as o
+from gateway.amqp import operations as o
+from gateway.amqp.message import Message
+from gateway.amqp.operations import Operation, Settlement
 from gateway.errors import StateError
-from gateway.message import Message
-from gateway.operations import Operation, Settlement
 from gateway.v010 import commands as c
 from gateway.v010 import controls as k
 from tests.broker.wire import Host, Wire

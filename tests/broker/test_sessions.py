@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from gateway.broker.broker import Broker, Connection
-from gateway.message import Message, Properties
-from gateway.operations import (
+from gateway.amqp.message import Message, Properties
+from gateway.amqp.operations import (
     BindExchange,
     BindQueue,
     Cancel,
@@ -51,6 +50,7 @@ from gateway.operations import (
     TxSelect,
     UnbindQueue,
 )
+from gateway.broker.broker import Broker, Connection
 from gateway.session import ClientConfig, ServerConfig, Session, Version
 from gateway.versions import VERSIONS
 from tests.broker.clients import make_broker

@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
+from gateway.amqp.operations import Deliver, Done, OpenChannel, QueryQueue, SelectConfirm
 from gateway.broker.server import EmbeddedBroker
 from gateway.budgets import BudgetBounds, Budgets
 from gateway.classic.frames import method_frame
 from gateway.classic.methods import ChannelFlow
 from gateway.config import EmbeddedSettings, EmbeddedUser
 from gateway.limits import BrokerLimits
-from gateway.operations import Deliver, Done, OpenChannel, QueryQueue, SelectConfirm
 from gateway.session import Version
 from gateway.transports.stream import WRITE_HIGH
 from gateway.v010.controls import SessionFlush

@@ -15,9 +15,8 @@ from typing import Any
 
 import pytest
 
-from gateway.limits import BrokerLimits
-from gateway.message import Message, Properties
-from gateway.operations import (
+from gateway.amqp.message import Message, Properties
+from gateway.amqp.operations import (
     Acquire,
     BindExchange,
     BindQueue,
@@ -57,6 +56,7 @@ from gateway.operations import (
     UnbindQueue,
     Xid,
 )
+from gateway.limits import BrokerLimits
 from gateway.v010.version import V0_10
 from gateway.v08.version import V0_8
 from tests.broker.clients import publishing

@@ -7,13 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.broker.broker import Broker
-from gateway.broker.declared import Kind
-from gateway.budgets import BudgetBounds, Budgets
-from gateway.budgets import ShareHolder as BudgetClient
-from gateway.config import EmbeddedSettings, EmbeddedUser
-from gateway.limits import BrokerLimits
-from gateway.operations import (
+from gateway.amqp.operations import (
     BindQueue,
     Cancel,
     Close,
@@ -34,6 +28,12 @@ from gateway.operations import (
     TxSelect,
     UnbindQueue,
 )
+from gateway.broker.broker import Broker
+from gateway.broker.declared import Kind
+from gateway.budgets import BudgetBounds, Budgets
+from gateway.budgets import ShareHolder as BudgetClient
+from gateway.config import EmbeddedSettings, EmbeddedUser
+from gateway.limits import BrokerLimits
 from tests.broker.clients import SECONDS_1970, Client, ack, publishing
 
 MEMORY = 4 << 20

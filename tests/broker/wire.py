@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from gateway import operations as o
+from gateway.amqp import operations as o
+from gateway.amqp.operations import Operation
 from gateway.broker.broker import Broker
 from gateway.config import EmbeddedSettings
 from gateway.limits import DEFAULT_BROKER_LIMITS
-from gateway.operations import Operation
 from gateway.session import ServerConfig
 from gateway.v010.session import ClientSession, ServerSession
 from tests.pair import CLIENT

@@ -11,9 +11,9 @@ import sys
 import time
 from typing import Final
 
+from gateway.amqp.operations import ChannelClosed, CloseChannel, Closed, Done, OpenChannel
 from gateway.errors import GatewayError, LimitExceeded
 from gateway.link import Channel, Link
-from gateway.operations import ChannelClosed, CloseChannel, Closed, Done, OpenChannel
 from gateway.session import Version
 from gateway.versions import VERSIONS
 from tests.chaos.ends import FarEnd, far_ends

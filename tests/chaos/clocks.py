@@ -17,9 +17,9 @@ from typing import Final
 
 from gateway.runtime import replaced
 from gateway.runtime.clock import clock
-from gateway.webhooks.forms import PushedMessage
-from gateway.webhooks.schedule import DELAYS, JITTER, RETRY_AFTER_MAX
-from gateway.webhooks.sender import SendOutcome
+from gateway.webhooks.attempts.forms import PushedMessage
+from gateway.webhooks.attempts.schedule import DELAYS, JITTER, RETRY_AFTER_MAX
+from gateway.webhooks.attempts.sender import SendOutcome
 from tests.chaos.figures import Figures
 from tests.chaos.parts import Context
 from tests.webhooks.virtual import World, now, run

@@ -13,12 +13,13 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 from unittest.mock import patch
 
+from gateway.amqp.message import Message
+from gateway.amqp.operations import Confirmed, Publish, Refused
 from gateway.classic.confirms import ConfirmWindow, Pending
 from gateway.config import BrokerSettings
 from gateway.errors import FrameSyntaxError, GatewayError, OutcomeUnknown, PublishRefused
-from gateway.message import Message
-from gateway.operations import Confirmed, Publish, Refused
-from gateway.upstreams import PublishReceipt, Upstream, isolation
+from gateway.upstreams import PublishReceipt, Upstream
+from gateway.upstreams.publishing import isolation
 from tests.chaos.figures import Figures
 from tests.chaos.parts import Context
 from tests.upstreams.fake import FakeBroker, Peer, until

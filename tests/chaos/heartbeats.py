@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from gateway.message import Message
-from gateway.operations import Closed, CloseReason, Operation, Publish
+from gateway.amqp.message import Message
+from gateway.amqp.operations import Closed, CloseReason, Operation, Publish
 from gateway.session import Session, Version
 from gateway.versions import VERSIONS
 from tests.chaos.figures import Figures

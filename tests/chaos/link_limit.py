@@ -11,8 +11,8 @@ from typing import Any, Final
 from urllib.parse import quote
 from uuid import uuid4
 
+from gateway.amqp.message import Message, Properties
 from gateway.config import BrokerSettings
-from gateway.message import Message, Properties
 from gateway.upstreams import PublishReceipt, Upstream
 from tests.chaos.figures import Figures
 from tests.chaos.parts import Context

@@ -22,7 +22,7 @@ import sqlalchemy as sa
 from gateway.config import LedgerSettings
 from gateway.errors import LedgerUnavailable
 from gateway.ledger import EventKind, Ledger, LogEntry, Owed
-from gateway.ledger.owed import BacklogSettlement, Ending
+from gateway.ledger.pending.owed import BacklogSettlement, Ending
 from tests.chaos.figures import Figures
 from tests.chaos.parts import Context
 from tests.ledger.conftest import NOW, intent, message, new_id, published

@@ -13,8 +13,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
-from gateway.message import Message, Properties
-from gateway.operations import Settlement
+from gateway.amqp.message import Message, Properties
+from gateway.amqp.operations import Settlement
 from tests.chaos.figures import Figures
 from tests.chaos.parts import Context
 from tests.faults.bridges.harness import PREFETCH, BridgeRun, Side

@@ -16,9 +16,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from gateway.webhooks.attempts.forms import PushedMessage
+from gateway.webhooks.attempts.sender import SendOutcome
 from gateway.webhooks.endpoint import EndpointState
-from gateway.webhooks.forms import PushedMessage
-from gateway.webhooks.sender import SendOutcome
 from tests.chaos.figures import Figures
 from tests.chaos.parts import Context
 from tests.chaos.slow_target import resident

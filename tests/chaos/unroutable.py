@@ -13,9 +13,9 @@ from collections import Counter
 from typing import Final
 from uuid import uuid4
 
+from gateway.amqp.message import Message, Properties
+from gateway.amqp.operations import Settlement
 from gateway.errors import NotFound
-from gateway.message import Message, Properties
-from gateway.operations import Settlement
 from gateway.upstreams import PublishReceipt, Upstream
 from tests.chaos.ends import FarEnd, far_ends
 from tests.chaos.figures import Figures

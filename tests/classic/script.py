@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from gateway.amqp.operations import Done, OpenChannel, Operation
+from gateway.amqp.values import Table
 from gateway.classic import methods as m
 from gateway.classic.connection import ClassicSession
 from gateway.classic.dialect import Dialect, choose
 from gateway.classic.frames import FRAME_HEADER, content_frames, method_frame
 from gateway.classic.tables import QPID_TAGS, TableCodec
-from gateway.operations import Done, OpenChannel, Operation
 from gateway.session import ClientConfig, ServerConfig, Version
-from gateway.values import Table
 from tests.pair import CLIENT, SERVER, client_session, server_session
 
 RABBITMQ: Table = {

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from gateway.amqp.message import Message, Properties
+from gateway.amqp.values import Typed, Value
 from gateway.classic import properties as content
 from gateway.classic.tables import TableCodec
 from gateway.classic.translate import Translator
-from gateway.message import Message, Properties
 from gateway.v08.dialect import DIALECTS as DIALECTS_08
 from gateway.v091.dialect import DIALECTS as DIALECTS_091
-from gateway.values import Typed, Value
 
 CLASSIC = {
     f"{name} {version}": dialects[name]

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from gateway import sasl
+from gateway.amqp import sasl
+from gateway.amqp.operations import Close, Closed, CloseReason, Done, Opened, UpdateSecret
 from gateway.classic import methods as m
 from gateway.errors import StateError, Unsupported
-from gateway.operations import Close, Closed, CloseReason, Done, Opened, UpdateSecret
 from gateway.session import ClientConfig, ServerConfig, Version
 from gateway.v08.version import V0_8
 from gateway.v091.version import V0_9_1

@@ -6,9 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.classic import methods as m
-from gateway.errors import StateError, Unsupported
-from gateway.operations import (
+from gateway.amqp.operations import (
     Blocked,
     ChannelClosed,
     Close,
@@ -21,6 +19,8 @@ from gateway.operations import (
     Opened,
     Unblocked,
 )
+from gateway.classic import methods as m
+from gateway.errors import StateError, Unsupported
 from gateway.session import Confirms, Version
 from gateway.v08.version import V0_8
 from gateway.v091.version import V0_9_1

@@ -7,11 +7,8 @@ from typing import Any
 
 import pytest
 
-from gateway.classic import methods as m
-from gateway.errors import EncodeError, StateError, Unsupported
-from gateway.limits import Limits
-from gateway.message import Message, Properties
-from gateway.operations import (
+from gateway.amqp.message import Message, Properties
+from gateway.amqp.operations import (
     Alert,
     Cancelled,
     ChannelClosed,
@@ -43,6 +40,9 @@ from gateway.operations import (
     TxRollback,
     TxSelect,
 )
+from gateway.classic import methods as m
+from gateway.errors import EncodeError, StateError, Unsupported
+from gateway.limits import Limits
 from gateway.session import Version
 from gateway.v08.version import V0_8
 from tests.classic.script import OLD_RABBITMQ, QPID, RABBITMQ, ScriptedServer

@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 
-from gateway.classic import methods as m
-from gateway.errors import Unsupported
-from gateway.message import Message
-from gateway.operations import (
+from gateway.amqp.message import Message
+from gateway.amqp.operations import (
     BindExchange,
     BindingFound,
     BindQueue,
@@ -40,6 +38,8 @@ from gateway.operations import (
     UnbindExchange,
     UnbindQueue,
 )
+from gateway.classic import methods as m
+from gateway.errors import Unsupported
 from gateway.session import ClientConfig, Version
 from gateway.v08.version import V0_8
 from gateway.v091.version import V0_9_1

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from gateway.amqp.message import Message
+from gateway.amqp.operations import Publish
 from gateway.classic.confirms import REMEMBERED_MAX, ConfirmWindow, Pending, Remembered
 from gateway.errors import FrameSyntaxError
-from gateway.message import Message
-from gateway.operations import Publish
 
 
 def pending(serial: int, key: str = "k", body: bytes = b"x", octets: bytes = b"\x00\x00") -> Pending:

@@ -7,12 +7,21 @@ from typing import Any
 
 import pytest
 
+from gateway.amqp.message import Message
+from gateway.amqp.operations import (
+    Close,
+    Closed,
+    CloseReason,
+    Consume,
+    DeclareQueue,
+    Done,
+    Publish,
+    SelectConfirm,
+)
 from gateway.classic import methods as m
 from gateway.classic.connection import ConnectionPhase
 from gateway.classic.frames import HEARTBEAT_FRAME, content_frames, method_frame
 from gateway.limits import Limits
-from gateway.message import Message
-from gateway.operations import Close, Closed, CloseReason, Consume, DeclareQueue, Done, Publish, SelectConfirm
 from gateway.session import Version
 from gateway.v08.dialect import RABBITMQ as RABBITMQ_08
 from gateway.v08.version import V0_8

@@ -10,12 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.classic import methods as m
-from gateway.classic import properties as content
-from gateway.classic.frames import FRAME_HEADER
-from gateway.classic.tables import QPID_TAGS, TableCodec
-from gateway.errors import FrameSyntaxError, StateError
-from gateway.operations import (
+from gateway.amqp.operations import (
     BindingFound,
     ChannelClosed,
     CloseChannel,
@@ -38,6 +33,11 @@ from gateway.operations import (
     Request,
     Settle,
 )
+from gateway.classic import methods as m
+from gateway.classic import properties as content
+from gateway.classic.frames import FRAME_HEADER
+from gateway.classic.tables import QPID_TAGS, TableCodec
+from gateway.errors import FrameSyntaxError, StateError
 from gateway.v08.dialect import DIALECTS as DIALECTS_08
 from gateway.v08.version import V0_8
 from gateway.v091.dialect import DIALECTS as DIALECTS_091

@@ -12,9 +12,9 @@ from itertools import count
 
 import pytest
 
+from gateway.amqp.message import Message
+from gateway.amqp.operations import Deliver, DeliveryTooLarge
 from gateway.limits import DEFAULT_LIMITS
-from gateway.message import Message
-from gateway.operations import Deliver, DeliveryTooLarge
 from gateway.session import Role, Version
 from gateway.v091.version import V0_9_1
 from tests.hostile import CLASSIC, Victim, channel_of, frame, method, short

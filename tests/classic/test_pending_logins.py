@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.operations import Closed, CloseReason, Opened
+from gateway.amqp.operations import Closed, CloseReason, Opened
 from gateway.session import PendingLogin, Version
 from gateway.v08.version import V0_8
 from gateway.v09.version import V0_9

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.amqp.message import Properties
 from gateway.classic import properties as content
 from gateway.classic.tables import TableCodec
 from gateway.errors import EncodeError, FrameSyntaxError
-from gateway.message import Properties
 
 TABLES = TableCodec()
 ALL: dict[str, Any] = {

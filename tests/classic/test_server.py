@@ -7,20 +7,11 @@ from typing import Any
 
 import pytest
 
+from gateway.amqp.operations import Blocked, Close, Closed, CloseReason, Done, OpenChannel, Opened, Unblocked
 from gateway.classic import methods as m
 from gateway.classic.server import SERVER_CAPABILITIES
 from gateway.errors import StateError, Unsupported
 from gateway.limits import Limits
-from gateway.operations import (
-    Blocked,
-    Close,
-    Closed,
-    CloseReason,
-    Done,
-    OpenChannel,
-    Opened,
-    Unblocked,
-)
 from gateway.session import Version
 from gateway.v08.version import V0_8
 from gateway.v091.version import V0_9_1

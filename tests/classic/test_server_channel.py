@@ -7,12 +7,8 @@ from typing import Any
 
 import pytest
 
-from gateway.classic import methods as m
-from gateway.classic.frames import BASIC, CONTENT_HEADER, FRAME_HEADER, HEADER
-from gateway.errors import EncodeError, StateError
-from gateway.limits import Limits
-from gateway.message import Message, Properties
-from gateway.operations import (
+from gateway.amqp.message import Message, Properties
+from gateway.amqp.operations import (
     Alert,
     Cancelled,
     ChannelClosed,
@@ -36,6 +32,10 @@ from gateway.operations import (
     Settle,
     Settlement,
 )
+from gateway.classic import methods as m
+from gateway.classic.frames import BASIC, CONTENT_HEADER, FRAME_HEADER, HEADER
+from gateway.errors import EncodeError, StateError
+from gateway.limits import Limits
 from gateway.session import Version
 from gateway.v08.version import V0_8
 from tests.classic.script import HEARS, ScriptedClient

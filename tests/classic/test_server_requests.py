@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.classic import methods as m
-from gateway.operations import (
+from gateway.amqp.operations import (
     BindExchange,
     BindingFound,
     BindQueue,
@@ -35,6 +34,7 @@ from gateway.operations import (
     UnbindExchange,
     UnbindQueue,
 )
+from gateway.classic import methods as m
 from gateway.session import Version
 from gateway.v08.version import V0_8
 from gateway.v091.version import V0_9_1

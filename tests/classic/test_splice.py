@@ -8,14 +8,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from gateway.amqp.message import Properties
+from gateway.amqp.values import Table, Timestamp, Typed
 from gateway.classic import splice
 from gateway.classic.properties import decode, encode
 from gateway.classic.splice import SEAM
 from gateway.classic.tables import QPID_TAGS, TableCodec
 from gateway.errors import FrameSyntaxError
 from gateway.fidelity import RESERVED
-from gateway.message import Properties
-from gateway.values import Table, Timestamp, Typed
 
 TABLES = TableCodec(QPID_TAGS)
 ENTRIES = {"id": "0190", "hops": "1", "long": "é" * 200}

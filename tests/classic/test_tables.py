@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from pamqp import decode as pamqp_decode
 from pamqp import encode as pamqp_encode
 
+from gateway.amqp.values import Table, Timestamp, Typed, typed
 from gateway.classic import tables
 from gateway.classic.tables import PUBLISHED_TAGS, QPID_TAGS, RABBITMQ_TAGS, TableCodec
 from gateway.errors import EncodeError, FrameSyntaxError
 from gateway.limits import Limits
-from gateway.values import Table, Timestamp, Typed, typed
 from tests.pace import seconds
 
 CODEC = TableCodec()

@@ -10,16 +10,16 @@ from uuid import UUID
 
 import pytest
 
+from gateway.amqp.message import ArrivalTime, Deadline, Message, Properties, ReplyTo, UuidMessageId
+from gateway.amqp.values import Timestamp, Typed
 from gateway.classic.dialect import Dialect
 from gateway.classic.properties import decode
 from gateway.classic.tables import TableCodec
 from gateway.classic.translate import Translator
 from gateway.errors import EncodeError, FrameSyntaxError
-from gateway.message import ArrivalTime, Deadline, Message, Properties, ReplyTo, UuidMessageId
 from gateway.v08.dialect import PUBLISHED
 from gateway.v08.dialect import RABBITMQ as RABBITMQ_08
 from gateway.v091.dialect import QPID, RABBITMQ
-from gateway.values import Timestamp, Typed
 
 NOW = 1_700_000_000.0
 

@@ -30,9 +30,9 @@ from uuid import uuid4
 import psycopg
 
 from gateway.ledger import Ledger
-from gateway.ledger.encoding import parse
-from gateway.ledger.ids import id_text
-from gateway.ledger.states import EventKind, state_of
+from gateway.ledger.db.encoding import parse
+from gateway.ledger.db.ids import id_text
+from gateway.ledger.writing.states import EventKind, state_of
 from tests.cluster import audit
 from tests.faults.bridges import checker
 from tests.faults.bridges.checker import Accident, Found, Recorded, Verdict

@@ -17,7 +17,7 @@ from gateway.access.heads import Heads
 from gateway.app import audit_keys
 from gateway.config import AuditSettings, Config, LedgerSettings, RetentionSettings
 from gateway.ledger import Ledger
-from gateway.telemetry import Metrics
+from gateway.observing.telemetry import Metrics
 from tests.commands.conftest import Run
 
 Ask = Callable[..., Result]

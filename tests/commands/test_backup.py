@@ -24,8 +24,8 @@ from gateway import commands
 from gateway.app import running
 from gateway.config import load
 from gateway.ledger.backups import read_info
-from gateway.ledger.engine import Database
-from gateway.webhooks.secrets import make_key_file
+from gateway.ledger.db.engine import Database
+from gateway.webhooks.settings.secrets import make_key_file
 from tests.commands.conftest import Run
 from tests.ledgers import sqlite_ledger
 from tests.servers import RabbitMQ

@@ -9,7 +9,7 @@ import socket
 import pytest
 
 from gateway import commands
-from gateway.api.problems import PROBLEMS
+from gateway.api.http.problems import PROBLEMS
 from gateway.commands.client import ADVICE, DEFAULT_URL, printable, problem_text, segment
 from tests.commands.conftest import Canned, Run
 from tests.test_doc_examples import verb_of

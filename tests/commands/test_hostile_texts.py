@@ -20,8 +20,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from gateway.api.about.openapi import document
 from gateway.api.app import ROUTES
-from gateway.api.openapi import document
 from gateway.commands import cli
 
 HOSTILE = "<\x1b]0;PWNED\x07\x1bc\x00\x08\x7f\x85\x9b2J\x9d0;x\x9c\u061c\u200e\u200f\u2028\u2029\u202e\u2066\ufeff>"

@@ -7,7 +7,7 @@ from base64 import b64decode
 from pathlib import Path
 
 from gateway import commands
-from gateway.webhooks.secrets import load_seals
+from gateway.webhooks.settings.secrets import load_seals
 from tests.commands.conftest import Run
 
 

@@ -14,12 +14,12 @@ from uuid import uuid4
 
 import pytest
 
+from gateway.amqp.values import Value
 from gateway.broker.server import EmbeddedBroker
 from gateway.config import BrokerSettings, EmbeddedSettings
 from gateway.link import Link
 from gateway.upstreams import Upstream
 from gateway.upstreams.keeper import Dialer
-from gateway.values import Value
 from tests.servers import serving
 
 PAIRS = (

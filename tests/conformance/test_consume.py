@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
+from gateway.amqp.message import Message
+from gateway.amqp.operations import Settlement
 from gateway.errors import NotFound, Unroutable, Unsupported
-from gateway.message import Message
-from gateway.operations import Settlement
 from gateway.upstreams import Delivery, Oversized, Upstream
 from tests.conformance.conftest import FarEnd
 from tests.upstreams.fake import until

@@ -7,10 +7,8 @@ from uuid import uuid4
 
 import pytest
 
-from gateway.errors import NotFound, PreconditionFailed, RemoteError, StateError
-from gateway.link import Channel, Link
-from gateway.message import Message
-from gateway.operations import (
+from gateway.amqp.message import Message
+from gateway.amqp.operations import (
     DeclareQueue,
     DeleteQueue,
     Done,
@@ -38,6 +36,8 @@ from gateway.operations import (
     XaStatus,
     Xid,
 )
+from gateway.errors import NotFound, PreconditionFailed, RemoteError, StateError
+from gateway.link import Channel, Link
 from tests.conformance.conftest import FarEnd
 
 pytestmark = pytest.mark.parametrize(

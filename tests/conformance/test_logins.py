@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from gateway import sasl
+from gateway.amqp import sasl
+from gateway.amqp.message import Message, Properties
+from gateway.amqp.operations import DeclareQueue, DeleteQueue, Done, Settlement, UpdateSecret
+from gateway.amqp.sasl import Mechanism
 from gateway.config import BrokerSettings, TlsSettings
 from gateway.errors import AuthenticationFailed, LoginCut
 from gateway.link import Channel
-from gateway.message import Message, Properties
-from gateway.operations import DeclareQueue, DeleteQueue, Done, Settlement, UpdateSecret
-from gateway.sasl import Mechanism
 from gateway.upstreams import Upstream
 from gateway.upstreams.keeper import Dialer
 from gateway.versions import VERSION_NAMES

@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 
-from gateway.errors import GatewayError
-from gateway.link import Channel, Link
-from gateway.message import Message, Properties
-from gateway.operations import (
+from gateway.amqp.message import Message, Properties
+from gateway.amqp.operations import (
     Consume,
     DeclareQueue,
     DeleteQueue,
@@ -25,6 +23,8 @@ from gateway.operations import (
     Settle,
     Settlement,
 )
+from gateway.errors import GatewayError
+from gateway.link import Channel, Link
 from tests.conformance.conftest import FarEnd
 
 COUNT = 200_000

@@ -14,18 +14,18 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.amqp.message import Message, Properties, RawProperties
+from gateway.amqp.operations import Publish, SelectConfirm, Settlement
+from gateway.amqp.values import Table, Value
 from gateway.app import running
 from gateway.config import load
 from gateway.errors import FrameSyntaxError, GatewayError
 from gateway.limits import Limits
 from gateway.link import Channel, Link
-from gateway.message import Message, Properties, RawProperties
-from gateway.operations import Publish, SelectConfirm, Settlement
 from gateway.upstreams import Delivery, Upstream
-from gateway.upstreams.deliveries import Oversized
+from gateway.upstreams.consuming.deliveries import Oversized
 from gateway.upstreams.keeper import Dialer
 from gateway.v010.translate import DIALECT_OF_BROKER_J, decode
-from gateway.values import Table, Value
 from gateway.versions import client_session, version_named
 from tests.conformance.conftest import FarEnd
 from tests.ledgers import sqlite_ledger

@@ -9,11 +9,11 @@ from uuid import UUID
 
 import pytest
 
+from gateway.amqp.message import Message, Properties
+from gateway.amqp.operations import Settlement
+from gateway.amqp.values import Table, Timestamp, Typed, Value, type_of
 from gateway.errors import EncodeError, NotFound
-from gateway.message import Message, Properties
-from gateway.operations import Settlement
 from gateway.upstreams import Delivery, PublishReceipt, Upstream
-from gateway.values import Table, Timestamp, Typed, Value, type_of
 from tests.conformance.conftest import FarEnd
 from tests.upstreams.fake import until
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from gateway.amqp.message import Message, Properties
+from gateway.amqp.operations import Settlement
 from gateway.broker.server import EmbeddedBroker
 from gateway.config import EmbeddedSettings
 from gateway.errors import BrokerUnavailable, GatewayError, OutcomeUnknown
-from gateway.message import Message, Properties
-from gateway.operations import Settlement
 from gateway.upstreams import ConsumerState, Delivery, Upstream, UpstreamState
 from gateway.versions import VERSION_NAMES
 from tests.conformance.conftest import FarEnd

@@ -8,9 +8,18 @@ from typing import Any
 
 import pytest
 
+from gateway.amqp.message import Message, Properties
+from gateway.amqp.operations import (
+    DeclareQueue,
+    DtxCommit,
+    DtxEnd,
+    DtxPrepare,
+    DtxRollback,
+    DtxStart,
+    Publish,
+    XaStatus,
+)
 from gateway.link import Link
-from gateway.message import Message, Properties
-from gateway.operations import DeclareQueue, DtxCommit, DtxEnd, DtxPrepare, DtxRollback, DtxStart, Publish, XaStatus
 from tests.conformance.conftest import FarEnd
 from tests.conformance.test_distributed import distributed, in_doubt, new_xid, opened, status, taken
 

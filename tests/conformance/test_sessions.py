@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 
-from gateway.errors import Unsupported
-from gateway.link import Channel, Link
-from gateway.message import Message
-from gateway.operations import (
+from gateway.amqp.message import Message
+from gateway.amqp.operations import (
     BindExchange,
     BindQueue,
     Consume,
@@ -32,6 +30,8 @@ from gateway.operations import (
     Settlement,
     UnbindExchange,
 )
+from gateway.errors import Unsupported
+from gateway.link import Channel, Link
 from gateway.upstreams.keeper import Dialer
 from tests.conformance.conftest import FarEnd
 from tests.upstreams.fake import until

@@ -7,10 +7,8 @@ import asyncio
 
 import pytest
 
-from gateway.errors import BrokerUnavailable, NotFound, RemoteError, StateError
-from gateway.link import Channel, Link
-from gateway.message import Message
-from gateway.operations import (
+from gateway.amqp.message import Message
+from gateway.amqp.operations import (
     Acquire,
     Acquired,
     BindingFound,
@@ -41,6 +39,8 @@ from gateway.operations import (
     Settle,
     Settlement,
 )
+from gateway.errors import BrokerUnavailable, NotFound, RemoteError, StateError
+from gateway.link import Channel, Link
 from tests.conformance.conftest import FarEnd
 
 pytestmark = pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import pytest
 
+from gateway.amqp.message import Message, Properties
+from gateway.amqp.operations import Settlement
 from gateway.errors import BrokerUnavailable, OutcomeUnknown
-from gateway.message import Message, Properties
-from gateway.operations import Settlement
 from gateway.upstreams import Upstream, UpstreamState
 from gateway.versions import VERSION_NAMES
 from tests.conformance.conftest import FarEnd

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from gateway.amqp.message import Message
+from gateway.amqp.operations import Settlement
 from gateway.config import BrokerSettings, TlsSettings
 from gateway.errors import BrokerUnavailable
-from gateway.message import Message
-from gateway.operations import Settlement
 from gateway.upstreams import Upstream, UpstreamState, probe
 from gateway.versions import VERSION_NAMES
 from tests.servers import BrokerJWithTls, RabbitMQWithTls, serving

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
+from gateway.amqp.message import Message
+from gateway.amqp.operations import Settlement
 from gateway.errors import PreconditionFailed, RemoteError, ResourceLocked
-from gateway.message import Message
-from gateway.operations import Settlement
 from gateway.upstreams import Upstream
 from tests.conformance.conftest import FarEnd
 

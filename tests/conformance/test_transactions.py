@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from gateway.link import Channel, Link
-from gateway.message import Message
-from gateway.operations import (
+from gateway.amqp.message import Message
+from gateway.amqp.operations import (
     DeclareQueue,
     DeleteQueue,
     Get,
@@ -19,6 +18,7 @@ from gateway.operations import (
     TxRollback,
     TxSelect,
 )
+from gateway.link import Channel, Link
 from tests.conformance.conftest import FarEnd
 
 

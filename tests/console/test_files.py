@@ -9,7 +9,7 @@ from hashlib import sha256
 
 import pytest
 
-from gateway.api.console import FOLDER, files
+from gateway.api.about.console import FOLDER, files
 from tests.supply.scripts import licences
 
 VENDORED = tomllib.loads((FOLDER / "vendored.toml").read_text(encoding="utf-8"))["files"]

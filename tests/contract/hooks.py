@@ -13,9 +13,9 @@ from typing import Any
 
 import schemathesis
 
-from gateway.api.links import BODY
-from gateway.api.openapi import TIME_OR_AGE
-from gateway.api.schemas import EXCHANGE_TYPE
+from gateway.api.about.links import BODY
+from gateway.api.about.openapi import TIME_OR_AGE
+from gateway.api.about.schemas import EXCHANGE_TYPE
 from gateway.validation import AGO
 from tests import canary
 

@@ -11,7 +11,7 @@ import pytest
 from gateway.config import LedgerSettings
 from gateway.core import Gateway
 from gateway.ledger import Ledger
-from gateway.telemetry import Metrics
+from gateway.observing.telemetry import Metrics
 from tests.audited import ON_PURPOSE, missing
 from tests.core.fakes import FakeUpstream
 from tests.ledgers import sqlite_ledger

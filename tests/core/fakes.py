@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from gateway.amqp.message import Message
+from gateway.amqp.operations import ExchangeFound, Settlement
 from gateway.config import BrokerSettings, parse_broker_url
 from gateway.errors import (
     BrokerUnavailable,
@@ -21,11 +23,9 @@ from gateway.errors import (
     Unsupported,
 )
 from gateway.limits import PULL_MAX
-from gateway.message import Message
-from gateway.operations import ExchangeFound, Settlement
 from gateway.session import Capabilities, Version
 from gateway.upstreams import ConsumerState, PublishReceipt, QueueInfo, Status, UpstreamState
-from gateway.upstreams.delivery_limits import DeliveryLimits
+from gateway.upstreams.consuming.delivery_limits import DeliveryLimits
 from gateway.upstreams.topology import Topology
 from gateway.v091.version import V0_9_1
 

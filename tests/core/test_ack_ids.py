@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.core.ack_ids import (
+from gateway.core.leasing.ack_ids import (
     COUNT_MAX,
     LEDGER_LENGTH,
     LENGTH,

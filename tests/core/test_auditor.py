@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from gateway.core import Gateway, auditor, observer
-from gateway.core.auditor import Auditor
-from gateway.core.observer import Observer
+from gateway.core import Gateway
+from gateway.core.work import auditor, observer
+from gateway.core.work.auditor import Auditor
+from gateway.core.work.observer import Observer
 from gateway.errors import LedgerUnavailable
 from gateway.ledger import EventKind, Ledger
-from gateway.ledger.promises import Missing, ObligationPage
-from gateway.series import OTHER
-from gateway.telemetry import Metrics
+from gateway.ledger.pending.promises import Missing, ObligationPage
+from gateway.observing.series import OTHER
+from gateway.observing.telemetry import Metrics
 from tests.audited import ON_PURPOSE
 from tests.core.test_ledger_leases import ids, pull, subscribe
 from tests.core.test_publishing import message

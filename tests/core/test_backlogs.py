@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from gateway.core import backlogs
-from gateway.core.backlogs import LOOK_MAX, LOOK_MIN, Backlogs, SubscriptionBacklog
+from gateway.core.leasing import backlogs
+from gateway.core.leasing.backlogs import LOOK_MAX, LOOK_MIN, Backlogs, SubscriptionBacklog
 
 
 class Clock:

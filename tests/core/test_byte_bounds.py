@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from gateway.budgets import ALONE
-from gateway.core import Gateway, SubscriptionResource, streams
+from gateway.core import Gateway, SubscriptionResource
+from gateway.core.leasing import streams
 from gateway.errors import Overloaded
 from gateway.ledger import Ledger
 from tests.core.fakes import FakeUpstream

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from gateway.budgets import RESOURCES, BudgetBounds, Budgets, Holdings, ShareHolder
-from gateway.core.byte_budget import OVERRUN, ByteBudget
+from gateway.core.sources.byte_budget import OVERRUN, ByteBudget
 
 TOTAL = 1_000_000
 

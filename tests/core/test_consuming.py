@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from gateway.amqp.message import Message, Properties, RawProperties, delivery_count
+from gateway.amqp.operations import Settlement
 from gateway.budgets import BudgetBounds, ShareHolder
 from gateway.config import SubscriptionSettings
 from gateway.core import Gateway, Pulled, SubscriptionResource
-from gateway.core.consuming import own_id
-from gateway.core.leases import Lease
+from gateway.core.leasing.consuming import own_id
+from gateway.core.leasing.leases import Lease
 from gateway.errors import (
     BudgetExceeded,
     FrameSyntaxError,
@@ -21,9 +23,7 @@ from gateway.errors import (
     Overloaded,
 )
 from gateway.ledger import Ledger, MessageIds, id_text
-from gateway.message import Message, Properties, RawProperties, delivery_count
-from gateway.operations import Settlement
-from gateway.telemetry import Metrics
+from gateway.observing.telemetry import Metrics
 from tests.core.fakes import FakeUpstream
 from tests.core.test_publishing import message
 

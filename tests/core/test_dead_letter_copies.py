@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from gateway.core.dead_letters import DeadLetterDestination, DeadLetterPublisher, UndeliverableMessage
+from gateway.amqp.message import Message, Properties
+from gateway.core.sources.dead_letters import DeadLetterDestination, DeadLetterPublisher, UndeliverableMessage
 from gateway.errors import EncodeError
-from gateway.message import Message, Properties
 from gateway.session import Capabilities
 from gateway.upstreams import PublishReceipt
 from tests.core.fakes import FakeUpstream

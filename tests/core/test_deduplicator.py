@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from gateway.amqp.message import Message
 from gateway.bridges.items import BridgeDelivery
-from gateway.core import deduplicator
-from gateway.core.deduplicator import ChannelMemory, Deduplicator, Judgement, PullMemory, judge
+from gateway.core.sources import deduplicator
+from gateway.core.sources.deduplicator import ChannelMemory, Deduplicator, Judgement, PullMemory, judge
 from gateway.ledger import Seen
-from gateway.message import Message
 
 BODY = b"b" * 32
 """In place of a digest."""

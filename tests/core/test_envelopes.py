@@ -9,9 +9,9 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from gateway.core.envelopes import EnvelopeError, decode, encode
-from gateway.message import ArrivalTime, Deadline, Message, Properties, ReplyTo, UuidMessageId
-from gateway.values import Timestamp, Typed
+from gateway.amqp.message import ArrivalTime, Deadline, Message, Properties, ReplyTo, UuidMessageId
+from gateway.amqp.values import Timestamp, Typed
+from gateway.core.publishing.envelopes import EnvelopeError, decode, encode
 
 EVERYTHING = Properties(
     content_type="text/plain",

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from gateway.amqp.message import Message, Properties, RawProperties
+from gateway.amqp.topics import TopicTrie
 from gateway.config import SubscriptionFilter
-from gateway.core import filters
-from gateway.core.filters import Filter, matches
+from gateway.core.sources import filters
+from gateway.core.sources.filters import Filter, matches
 from gateway.errors import EncodeError, FrameSyntaxError
-from gateway.message import Message, Properties, RawProperties
-from gateway.topics import TopicTrie
 
 
 @pytest.mark.parametrize(

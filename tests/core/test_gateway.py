@@ -7,7 +7,7 @@ import pytest
 from gateway.core import Gateway
 from gateway.errors import NoSuchMessage
 from gateway.ledger import Ledger, MessageFilter
-from gateway.telemetry import Metrics
+from gateway.observing.telemetry import Metrics
 from gateway.upstreams import Oversized, UpstreamState
 from tests.core.fakes import FakeUpstream
 from tests.core.test_publishing import message

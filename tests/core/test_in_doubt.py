@@ -10,9 +10,9 @@ import pytest
 
 from gateway.config import LedgerSettings
 from gateway.core import Gateway
-from gateway.core.in_doubt import PART
+from gateway.core.publishing.in_doubt import PART
 from gateway.ledger import Intent, Ledger, MessageIds, New, Unknown, Wanted
-from gateway.telemetry import Metrics
+from gateway.observing.telemetry import Metrics
 from tests.core.fakes import FakeUpstream
 from tests.core.test_keyed_messages import _intent, message
 from tests.ledgers import sqlite_ledger

@@ -8,19 +8,20 @@ from typing import Any
 
 import pytest
 
+from gateway.amqp.message import Message, Properties
+from gateway.amqp.operations import Settlement
 from gateway.config import SubscriptionFilter, SubscriptionSettings
-from gateway.core import Gateway, SubscriptionResource, intake, taking
-from gateway.core.dead_letters import DeadLetterDestination, UndeliverableMessage
-from gateway.core.intake import Intake
-from gateway.core.stored import open_envelope
+from gateway.core import Gateway, SubscriptionResource
+from gateway.core.sources import intake, taking
+from gateway.core.sources.dead_letters import DeadLetterDestination, UndeliverableMessage
+from gateway.core.sources.intake import Intake
+from gateway.core.sources.stored import open_envelope
 from gateway.errors import EntriesRefused, LedgerUnavailable
 from gateway.fidelity import annotate
 from gateway.ledger import MessageIds, id_text
-from gateway.ledger.deliveries import DeliveryStore
-from gateway.ledger.owed import BacklogEntry, Ending
-from gateway.ledger.owed import BacklogSettlement as Ends
-from gateway.message import Message, Properties
-from gateway.operations import Settlement
+from gateway.ledger.pending.deliveries import DeliveryStore
+from gateway.ledger.pending.owed import BacklogEntry, Ending
+from gateway.ledger.pending.owed import BacklogSettlement as Ends
 from tests.audited import ON_PURPOSE
 from tests.core.fakes import FakeConsumer, FakeUpstream
 from tests.core.test_publishing import message

@@ -10,10 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from gateway.amqp.message import Message, Properties
 from gateway.config import LedgerSettings
-from gateway.core import Gateway, Publication, PublishOutcome, envelopes, keyed_messages
-from gateway.core.fingerprints import of_message
-from gateway.core.publishing import describe
+from gateway.core import Gateway, Publication, PublishOutcome
+from gateway.core.publishing import envelopes, keyed_messages
+from gateway.core.publishing.fingerprints import of_message
+from gateway.core.publishing.publisher import describe
 from gateway.errors import (
     BrokerUnavailable,
     EntriesRefused,
@@ -28,10 +30,9 @@ from gateway.errors import (
 )
 from gateway.fidelity import annotation
 from gateway.ledger import EndedKey, Intent, KeyLost, Ledger, MessageIds, New, Wanted, parse_id
-from gateway.ledger.keyring import Keyring
-from gateway.ledger.keys import ANSWERED
-from gateway.message import Message, Properties
-from gateway.telemetry import Metrics
+from gateway.ledger.pending.keyring import Keyring
+from gateway.ledger.pending.keys import ANSWERED
+from gateway.observing.telemetry import Metrics
 from gateway.upstreams import UpstreamState
 from tests.audited import ON_PURPOSE
 from tests.core.fakes import FakeUpstream

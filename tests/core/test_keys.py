@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from gateway.amqp.message import Message, Properties
 from gateway.config import LedgerSettings
-from gateway.core import Gateway, KeyedAnswer, KeyedRequest, Publication, PublishOutcome, envelopes
-from gateway.core.keys import finality
+from gateway.core import Gateway, KeyedAnswer, KeyedRequest, Publication, PublishOutcome
+from gateway.core.publishing import envelopes
+from gateway.core.publishing.keys import finality
 from gateway.errors import (
     BrokerUnavailable,
     KeyReused,
@@ -23,8 +25,7 @@ from gateway.errors import (
 )
 from gateway.fidelity import annotation
 from gateway.ledger import Intent, KeyLost, Ledger, New, NewMessage
-from gateway.message import Message, Properties
-from gateway.telemetry import Metrics
+from gateway.observing.telemetry import Metrics
 from gateway.upstreams import UpstreamState
 from tests.core.fakes import FakeUpstream
 from tests.core.test_publishing import kinds, message

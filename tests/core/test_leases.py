@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from gateway.amqp.message import Message
+from gateway.amqp.operations import Settlement
 from gateway.budgets import BudgetBounds, Budgets, ShareHolder
-from gateway.core import leases as module
-from gateway.core.ack_ids import AckIds
-from gateway.core.leases import End, Lease, Leases, Unusable
+from gateway.core.leasing import leases as module
+from gateway.core.leasing.ack_ids import AckIds
+from gateway.core.leasing.leases import End, Lease, Leases, Unusable
 from gateway.errors import BudgetExceeded, Overloaded
-from gateway.message import Message
-from gateway.operations import Settlement
 from tests.core.fakes import FakeDelivery, FakeQueue, FakeUpstream
 
 ALICE, BOB, ROOT = ShareHolder("alice"), ShareHolder("bob"), ShareHolder("root", is_admin=True)

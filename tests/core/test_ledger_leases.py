@@ -9,18 +9,19 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from gateway.amqp.message import Message, Properties
+from gateway.amqp.operations import Settlement
 from gateway.config import LedgerSettings, SubscriptionFilter, SubscriptionSettings
-from gateway.core import AckOutcome, Gateway, Pulled, SubscriptionResource, ledger_pulls
-from gateway.core.ack_ids import of_ledger
-from gateway.core.envelopes import EnvelopeError
+from gateway.core import AckOutcome, Gateway, Pulled, SubscriptionResource
+from gateway.core.leasing import ledger_pulls
+from gateway.core.leasing.ack_ids import of_ledger
+from gateway.core.publishing.envelopes import EnvelopeError
 from gateway.errors import LedgerUnavailable, NoSuchSubscription, NotFound, Overloaded, StateError
 from gateway.ledger import Ledger, id_text
-from gateway.ledger.deliveries import DeliveryStore
-from gateway.ledger.owed import DeliveryFilter
-from gateway.message import Message, Properties
-from gateway.operations import Settlement
+from gateway.ledger.pending.deliveries import DeliveryStore
+from gateway.ledger.pending.owed import DeliveryFilter
+from gateway.observing.telemetry import Metrics
 from gateway.replays.targets import revivals
-from gateway.telemetry import Metrics
 from tests.core.fakes import FakeUpstream
 from tests.core.test_intake import ours, until
 from tests.core.test_publishing import message

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.core.order_keys import KEY_MAX, OrderKey
+from gateway.amqp.message import Message, Properties, RawProperties, ReplyTo
+from gateway.amqp.values import Typed
+from gateway.core.sources.order_keys import KEY_MAX, OrderKey
 from gateway.errors import EncodeError, FrameSyntaxError
-from gateway.message import Message, Properties, RawProperties, ReplyTo
-from gateway.values import Typed
 
 PROPERTIES = Properties(
     correlation_id=b"\xff", reply_to=ReplyTo("e", "k"), app_id="", headers={"n": 1, "t": Typed("int8", 1)}

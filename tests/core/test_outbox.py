@@ -11,15 +11,16 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from gateway.amqp.message import Message, Properties
 from gateway.config import LedgerSettings, RetentionSettings
-from gateway.core import Gateway, KeyedAnswer, KeyedRequest, Publication, PublishOutcome, envelopes
-from gateway.core import outbox as module
-from gateway.core.stored import open_envelope
+from gateway.core import Gateway, KeyedAnswer, KeyedRequest, Publication, PublishOutcome
+from gateway.core.publishing import envelopes
+from gateway.core.publishing import outbox as module
+from gateway.core.sources.stored import open_envelope
 from gateway.errors import KeyReused, NoSuchMessage, OutcomeUnknown, PublishRefused, StateError
 from gateway.ledger import EventKind, Ledger, parse_id
-from gateway.ledger.outbox import OutboxStore as LedgerOutbox
-from gateway.message import Message, Properties
-from gateway.telemetry import Metrics
+from gateway.ledger.pending.outbox import OutboxStore as LedgerOutbox
+from gateway.observing.telemetry import Metrics
 from gateway.upstreams import UpstreamState
 from tests.core.fakes import FakeUpstream
 

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from gateway.config import LedgerSettings
-from gateway.core import ownership as module
-from gateway.core.ownership import Ownership, share, to_hand_over
-from gateway.core.peers import Peers
+from gateway.core.work import ownership as module
+from gateway.core.work.ownership import Ownership, share, to_hand_over
+from gateway.core.work.peers import Peers
 from gateway.errors import LedgerUnavailable
 from gateway.ledger import Ledger
 from gateway.ledger.work import Peer, View
-from gateway.telemetry import Metrics
+from gateway.observing.telemetry import Metrics
 
 
 class Rows:

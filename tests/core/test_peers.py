@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from gateway.config import ClusterSettings, Config, HttpSettings, OpsSettings
-from gateway.core.peers import CLOCKS, Peers, Seal, digest, shared_secret
+from gateway.core.work.peers import CLOCKS, Peers, Seal, digest, shared_secret
 from gateway.errors import ConfigurationError, LedgerUnavailable
 from gateway.ledger.work import Peer
-from gateway.telemetry import Metrics
+from gateway.observing.telemetry import Metrics
 from tests.core.test_ownership import FakeLedger, Rows
 
 ONE, TWO = b"1" * 8, b"2" * 8
@@ -85,7 +85,7 @@ def test_neither_old_nor_young_requests_are_taken_and_nonces_are_forgotten() -> 
 
 
 def test_more_than_can_be_remembered_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.core.peers.NONCES", 2)
+    monkeypatch.setattr("gateway.core.work.peers.NONCES", 2)
     seal = Seal(b"k" * 32)
     assert [seal.check("POST", PATH, TWO, sent(seal), b"body") for _ in range(3)] == ["", "", "too many requests"]
 

@@ -10,8 +10,10 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from gateway.core import Gateway, Publication, PublishOutcome, publishing
-from gateway.core.publishing import OUTCOMES, Publisher, outcome_of
+from gateway.amqp.message import Message, Properties
+from gateway.core import Gateway, Publication, PublishOutcome
+from gateway.core.publishing import publisher
+from gateway.core.publishing.publisher import OUTCOMES, Publisher, outcome_of
 from gateway.errors import (
     BrokerUnavailable,
     EncodeError,
@@ -27,10 +29,9 @@ from gateway.errors import (
 )
 from gateway.fidelity import annotation
 from gateway.ledger import EventKind, Ledger, LogEntry, MessageIds, parse_id
-from gateway.ledger.disk import Disk
-from gateway.message import Message, Properties
+from gateway.ledger.db.disk import Disk
+from gateway.observing.telemetry import Metrics
 from gateway.session import Capabilities
-from gateway.telemetry import Metrics
 from gateway.upstreams import UpstreamState
 from tests.core.fakes import FakeUpstream
 
@@ -221,7 +222,7 @@ def test_every_error_of_a_publish_has_an_event() -> None:
 async def test_a_long_call_is_recorded_in_parts_and_keeps_its_order(
     gateway: Gateway, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publishing, "GROUP", 3)
+    monkeypatch.setattr(publisher, "GROUP", 3)
     batch = [message(b"%d" % index, "orders" if index != 4 else "nowhere", mandatory=True) for index in range(8)]
     results = await gateway.publish("fake", "", batch)
     assert [sent.body for _, _, sent in upstream.published] == [b"%d" % index for index in range(8)]
@@ -236,7 +237,7 @@ async def test_a_long_call_is_recorded_in_parts_and_keeps_its_order(
 async def test_others_have_their_turn_during_a_long_call(
     gateway: Gateway, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publishing, "GROUP", 3)
+    monkeypatch.setattr(publisher, "GROUP", 3)
     await asyncio.gather(
         gateway.publish("fake", "", [message(b"long") for _ in range(9)]),
         gateway.publish("fake", "", [message(b"short")]),
@@ -248,7 +249,7 @@ async def test_others_have_their_turn_during_a_long_call(
 async def test_calls_of_one_order_do_not_mix(
     gateway: Gateway, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publishing, "GROUP", 3)
+    monkeypatch.setattr(publisher, "GROUP", 3)
     calls = [[message(b"%d" % index) for index in range(begin, begin + 5)] for begin in (0, 5)]
     await asyncio.gather(*(gateway.publish("fake", "", call, order="o") for call in calls))
     assert [sent.body for _, _, sent in upstream.published] == [b"%d" % index for index in range(10)]
@@ -284,19 +285,19 @@ class Failing:
 async def test_a_long_call_of_which_a_part_is_not_recorded(
     upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch, away: bool, fail: tuple[int, ...], error: type[Exception]
 ) -> None:
-    monkeypatch.setattr(publishing, "GROUP", 3)
-    publisher = Publisher(Failing(*fail), MessageIds(), Metrics("test"), False)  # type: ignore[arg-type]
+    monkeypatch.setattr(publisher, "GROUP", 3)
+    failing = Publisher(Failing(*fail), MessageIds(), Metrics("test"), False)  # type: ignore[arg-type]
     if away:
         upstream.failure = BrokerUnavailable("away")
     with pytest.raises(LedgerUnavailable) as caught:
-        await publisher.publish(upstream, "", [message() for _ in range(9)], "", 5.0)  # type: ignore[arg-type]
+        await failing.publish(upstream, "", [message() for _ in range(9)], "", 5.0)  # type: ignore[arg-type]
     assert type(caught.value) is error
 
 
 async def test_a_long_call_that_is_given_up_leaves_nothing_behind(
     gateway: Gateway, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publishing, "GROUP", 3)
+    monkeypatch.setattr(publisher, "GROUP", 3)
     upstream.held = []
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from gateway.core import recorder
-from gateway.core.recorder import Recorder
+from gateway.core.work import recorder
+from gateway.core.work.recorder import Recorder
 from gateway.errors import EntriesRefused, LedgerUnavailable
 from gateway.ledger import EventKind, LogEntry
-from gateway.telemetry import Metrics
+from gateway.observing.telemetry import Metrics
 
 
 class FakeLedger:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from gateway.amqp.operations import Settlement
 from gateway.config import BrokerSettings
 from gateway.core import retired
 from gateway.core.retired import Retired
 from gateway.errors import Overloaded
-from gateway.operations import Settlement
 from gateway.upstreams import Upstream
 from tests.upstreams.fake import FakeBroker, until
 

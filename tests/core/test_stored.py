@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.core.envelopes import EnvelopeError
-from gateway.core.stored import Stored, envelope, open_envelope
+from gateway.amqp.message import Message, Properties, RawProperties
+from gateway.core.publishing.envelopes import EnvelopeError
+from gateway.core.sources.stored import Stored, envelope, open_envelope
 from gateway.errors import FrameSyntaxError
 from gateway.fidelity import digest
-from gateway.message import Message, Properties, RawProperties
 from tests.core.test_envelopes import EVERYTHING
 
 

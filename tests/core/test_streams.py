@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from gateway.core import Gateway, Pulled, SubscriptionResource, streams
-from gateway.core.streams import DeliveryStream
+from gateway.core import Gateway, Pulled, SubscriptionResource
+from gateway.core.leasing import streams
+from gateway.core.leasing.streams import DeliveryStream
 from gateway.upstreams import UpstreamState
 from tests.core.fakes import FakeUpstream
 from tests.core.test_intake import until

@@ -8,7 +8,7 @@ from gateway.config import SubscriptionSettings
 from gateway.core import Gateway, subscriptions
 from gateway.errors import EtagMismatch, NoSuchBroker, NoSuchSubscription, ReadOnly
 from gateway.ledger import Ledger
-from gateway.telemetry import Metrics
+from gateway.observing.telemetry import Metrics
 from tests.core.fakes import FakeUpstream
 
 ORDERS = SubscriptionSettings(broker="fake", queue="orders")

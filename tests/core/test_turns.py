@@ -9,10 +9,10 @@ from time import perf_counter
 
 import pytest
 
-from gateway.core import turns
-from gateway.core.publishing import GROUP, GROUP_BYTES, HEADER_BYTES, Publication, groups_of
-from gateway.core.turns import ASIDE_MIN, Turns, aside
-from gateway.message import Message, Properties
+from gateway.amqp.message import Message, Properties
+from gateway.core.publishing.publisher import GROUP, GROUP_BYTES, HEADER_BYTES, Publication, groups_of
+from gateway.core.sources import turns
+from gateway.core.sources.turns import ASIDE_MIN, Turns, aside
 
 WHO: ContextVar[str] = ContextVar("WHO", default="")
 

@@ -8,15 +8,17 @@ from typing import Any
 
 import pytest
 
-from gateway.core import Pulled, deduplicator, ledger_pulls
+from gateway.amqp.message import Message, Properties
+from gateway.amqp.operations import Settlement
+from gateway.core import Pulled
+from gateway.core.leasing import ledger_pulls
+from gateway.core.sources import deduplicator
 from gateway.errors import LedgerUnavailable
 from gateway.fidelity import annotate
 from gateway.ledger import MessageIds, id_text
-from gateway.ledger.deliveries import DeliveryStore
-from gateway.message import Message, Properties
-from gateway.operations import Settlement
-from gateway.upstreams import leases
-from gateway.webhooks.sender import SendOutcome
+from gateway.ledger.pending.deliveries import DeliveryStore
+from gateway.upstreams.consuming import leases
+from gateway.webhooks.attempts.sender import SendOutcome
 from tests.webhooks.pushed import Estate
 
 

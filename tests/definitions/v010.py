@@ -44,7 +44,7 @@ NEUTRAL: Final = {
     "array": "typed-array",
     "dec32": "decimal",
 }
-"""Type of the specification -> what :mod:`gateway.values` calls it, where that is another name."""
+"""Type of the specification -> what :mod:`gateway.amqp.values` calls it, where that is another name."""
 UNCODED_TYPES: Final = {"sequence-no": f.SequenceNo, "byte-ranges": f.ByteRanges, "sequence-set": f.SequenceSet}
 """Types that are in fields alone."""
 SAMPLES: Final[Mapping[str, Any]] = {

@@ -18,9 +18,9 @@ import pytest
 from gateway.commands.doctor import ledger as looked_at
 from gateway.commands.doctor.findings import Report
 from gateway.exits import DAMAGED, FAILED, REFUSED, UNREACHABLE, USAGE
-from gateway.ledger import schema
-from gateway.ledger.engine import Database
-from gateway.webhooks.secrets import Seals
+from gateway.ledger.db import schema
+from gateway.ledger.db.engine import Database
+from gateway.webhooks.settings.secrets import Seals
 from tests.doctor.conftest import Look
 from tests.ledgers import sqlite_ledger
 from tests.servers import PostgreSQL

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from gateway.commands.client import ApiClient
-from gateway.webhooks.signing import SharedSecret, sign
+from gateway.webhooks.attempts.signing import SharedSecret, sign
 
 EXAMPLES: Final = Path(__file__).parent.parent.parent / "docs" / "examples"
 LANGUAGES: Final[Mapping[str, tuple[str, Sequence[str]]]] = {

@@ -18,7 +18,7 @@ from tests.faults.ledgers import Postgres, SmallDisk, SqliteFile
 from tests.faults.proxy import Direction, Timeout
 
 BUSY: Final = 5.0
-"""How long a write waits for SQLite's lock, in seconds (:data:`gateway.ledger.engine.BUSY_TIMEOUT`)."""
+"""How long a write waits for SQLite's lock, in seconds (:data:`gateway.ledger.db.engine.BUSY_TIMEOUT`)."""
 NOTICED: Final = BUSY + 3.0
 MENDED: Final = BUSY + 3.0
 """Within so many seconds the gateway notices that its ledger cannot be written, and that it can."""

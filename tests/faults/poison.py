@@ -21,9 +21,9 @@ from typing import Any, Final
 from urllib.parse import quote
 from uuid import uuid4
 
+from gateway.amqp.message import Message, Properties
+from gateway.amqp.operations import Settlement
 from gateway.fidelity import annotation
-from gateway.message import Message, Properties
-from gateway.operations import Settlement
 from gateway.upstreams import Delivery, PublishReceipt, Upstream
 from tests.servers import BrokerJ, RabbitMQ
 

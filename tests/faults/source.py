@@ -16,8 +16,8 @@ from typing import Final, NamedTuple
 
 import pika
 
+from gateway.amqp.message import Message
 from gateway.errors import BrokerUnavailable, GatewayError, OutcomeUnknown
-from gateway.message import Message
 from gateway.upstreams import Upstream
 from tests.faults.checker import History, Outcome
 from tests.servers import BrokerJ

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
+from gateway.amqp.message import Message, Properties
+from gateway.amqp.operations import Settlement
 from gateway.config import BrokerSettings
 from gateway.errors import BrokerUnavailable, LeaseLost, OutcomeUnknown
-from gateway.message import Message, Properties
-from gateway.operations import Settlement
 from gateway.upstreams import Upstream
 from tests.faults.proxy import Direction, LimitData, Proxy
 from tests.servers import BrokerJ, RabbitMQ, serving

@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.amqp.message import Message, Properties
 from gateway.app import running
 from gateway.config import BrokerSettings, load
 from gateway.errors import (
@@ -27,7 +28,6 @@ from gateway.errors import (
     PublishRefused,
     Unsupported,
 )
-from gateway.message import Message, Properties
 from gateway.upstreams import PublishReceipt, Upstream, UpstreamState
 from tests.faults.poison import DENIED_KEY, PEERS, Denied, bound, check, drain, messages
 from tests.ledgers import sqlite_ledger

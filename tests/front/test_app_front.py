@@ -12,6 +12,8 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
+from gateway.amqp.message import Message
+from gateway.amqp.operations import Consume, DeclareQueue, Get, Got, Publish, SelectConfirm
 from gateway.app import running
 from gateway.broker.server import EmbeddedBroker
 from gateway.commands import cli
@@ -30,8 +32,6 @@ from gateway.config.loading import load
 from gateway.errors import AuthenticationFailed, ConfigurationError, GatewayError, RestartNeeded
 from gateway.exits import DONE, NOT_FOUND
 from gateway.link import Channel, Link
-from gateway.message import Message
-from gateway.operations import Consume, DeclareQueue, Get, Got, Publish, SelectConfirm
 from gateway.upstreams.keeper import Dialer
 from tests.front.fronts import ADMIN
 from tests.upstreams.fake import until

@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 
-from gateway.config import BrokerSettings
-from gateway.errors import GatewayError, NotFound, ResourceLocked
-from gateway.message import Message, Properties
-from gateway.operations import (
+from gateway.amqp.message import Message, Properties
+from gateway.amqp.operations import (
     Consume,
     Declared,
     DeclareQueue,
@@ -27,6 +25,8 @@ from gateway.operations import (
     TxRollback,
     TxSelect,
 )
+from gateway.config import BrokerSettings
+from gateway.errors import GatewayError, NotFound, ResourceLocked
 from gateway.upstreams.keeper import Dialer
 from tests.front.test_survival import Estate, Recorded, estate, seen, until
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from gateway.amqp.message import Message, Properties
+from gateway.amqp.operations import DeclareQueue, Get, Got, Publish, SelectConfirm
 from gateway.broker.server import EmbeddedBroker
 from gateway.config import (
     BrokerSettings,
@@ -25,8 +27,6 @@ from gateway.front.pool import as_user
 from gateway.front.server import Front
 from gateway.limits import Limits
 from gateway.link import Channel, Link
-from gateway.message import Message, Properties
-from gateway.operations import DeclareQueue, Get, Got, Publish, SelectConfirm
 from gateway.upstreams.keeper import Dialer
 from gateway.versions import VERSION_NAMES
 from tests.broker.test_logins import Files

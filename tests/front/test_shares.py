@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from gateway.amqp.message import Message
+from gateway.amqp.operations import DeclareQueue, Publish, SelectConfirm
 from gateway.broker.server import EmbeddedBroker
 from gateway.budgets import BudgetBounds, Budgets, ShareHolder
 from gateway.config import BrokerSettings, EmbeddedSettings, FrontSettings, FrontUser
@@ -15,8 +17,6 @@ from gateway.errors import GatewayError
 from gateway.front.server import Front
 from gateway.front.shares import label
 from gateway.link import Channel, Link
-from gateway.message import Message
-from gateway.operations import DeclareQueue, Publish, SelectConfirm
 from gateway.upstreams.keeper import Dialer
 
 ANN, BOB = FrontUser(name="ann", password="a"), FrontUser(name="bob", password="b")

@@ -9,14 +9,8 @@ from typing import Any
 
 import pytest
 
-from gateway.broker.server import EmbeddedBroker
-from gateway.config import BrokerSettings, EmbeddedSettings, FrontSettings, check_front
-from gateway.core.publishing import Publication, PublishOutcome
-from gateway.errors import BudgetExceeded, EncodeError, GatewayError, LedgerUnavailable
-from gateway.front.server import Front
-from gateway.link import Channel, Link
-from gateway.message import Message
-from gateway.operations import (
+from gateway.amqp.message import Message
+from gateway.amqp.operations import (
     Confirmed,
     DeclareQueue,
     Get,
@@ -29,6 +23,12 @@ from gateway.operations import (
     Settlement,
     TxSelect,
 )
+from gateway.broker.server import EmbeddedBroker
+from gateway.config import BrokerSettings, EmbeddedSettings, FrontSettings, check_front
+from gateway.core.publishing.publisher import Publication, PublishOutcome
+from gateway.errors import BudgetExceeded, EncodeError, GatewayError, LedgerUnavailable
+from gateway.front.server import Front
+from gateway.link import Channel, Link
 from gateway.runtime.clock import clock
 from gateway.upstreams.keeper import Dialer
 from gateway.versions import VERSION_NAMES

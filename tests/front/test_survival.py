@@ -8,13 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.broker.server import EmbeddedBroker
-from gateway.config import BrokerSettings, EmbeddedSettings, FrontSettings
-from gateway.errors import GatewayError
-from gateway.front.server import Front
-from gateway.link import Channel, Link
-from gateway.message import Message
-from gateway.operations import (
+from gateway.amqp.message import Message
+from gateway.amqp.operations import (
     BindQueue,
     Cancelled,
     Confirmed,
@@ -36,6 +31,11 @@ from gateway.operations import (
     TxCommit,
     TxSelect,
 )
+from gateway.broker.server import EmbeddedBroker
+from gateway.config import BrokerSettings, EmbeddedSettings, FrontSettings
+from gateway.errors import GatewayError
+from gateway.front.server import Front
+from gateway.link import Channel, Link
 from gateway.upstreams.keeper import Dialer
 from gateway.versions import VERSION_NAMES
 from tests.front.fronts import ADMIN, LIMITED

@@ -7,20 +7,10 @@ from typing import Any
 
 import pytest
 
-from gateway import operations
 from gateway.access.scopes import principal_of
-from gateway.config import FrontSettings, FrontTls, FrontUser, check_front
-from gateway.errors import ConfigurationError, EncodeError, LimitExceeded, RemoteError, StateError, Unsupported
-from gateway.front import rights, treatment
-from gateway.front.channel import HANDLERS
-from gateway.front.fronts import check_fronts
-from gateway.front.messages import checked, copies, marked
-from gateway.front.refusals import refusal_of
-from gateway.front.rules import RULES, rules_for
-from gateway.front.target import QPID, RABBITMQ, Target, target_of
-from gateway.front.topology import Topology
-from gateway.message import Message, Properties
-from gateway.operations import (
+from gateway.amqp import operations
+from gateway.amqp.message import Message, Properties
+from gateway.amqp.operations import (
     BindQueue,
     Consume,
     DeclareExchange,
@@ -35,6 +25,17 @@ from gateway.operations import (
     Request,
     UnbindQueue,
 )
+from gateway.config import FrontSettings, FrontTls, FrontUser, check_front
+from gateway.errors import ConfigurationError, EncodeError, LimitExceeded, RemoteError, StateError, Unsupported
+from gateway.front import rights
+from gateway.front.channels import treatment
+from gateway.front.channels.channel import HANDLERS
+from gateway.front.channels.messages import checked, copies, marked
+from gateway.front.channels.refusals import refusal_of
+from gateway.front.channels.rules import RULES, rules_for
+from gateway.front.channels.target import QPID, RABBITMQ, Target, target_of
+from gateway.front.channels.topology import Topology
+from gateway.front.fronts import check_fronts
 from gateway.session import Capabilities
 from gateway.versions import version_named
 from tests.front.fronts import ADMIN

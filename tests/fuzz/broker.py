@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Final
 
-from gateway import operations as o
+from gateway.amqp import operations as o
 from gateway.broker.broker import Broker
 from gateway.config import EmbeddedSettings
 from gateway.errors import Unsupported

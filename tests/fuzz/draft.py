@@ -8,12 +8,12 @@ from random import Random
 from typing import Any, Final
 from zlib import crc32
 
-from gateway import operations as o
+from gateway.amqp import operations as o
+from gateway.amqp.message import Message
 from gateway.classic.frames import HEARTBEAT, METHOD
 from gateway.classic.methods import Method
 from gateway.errors import FrameSyntaxError, LocalError
 from gateway.limits import Limits
-from gateway.message import Message
 from gateway.session import Role, Session
 from gateway.v010.version import V0_10
 from gateway.v010_draft import methods as t

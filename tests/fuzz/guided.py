@@ -20,7 +20,7 @@ except ImportError:
     atheris = None
 
 INSTRUMENTED = (
-    "gateway.wire", "gateway.classic", "gateway.v08", "gateway.v091", "gateway.v010", "gateway.sasl",
+    "gateway.wire", "gateway.classic", "gateway.v08", "gateway.v091", "gateway.v010", "gateway.amqp.sasl",
     "gateway.fidelity",
 )  # fmt: skip
 """Whose branches are counted."""

@@ -25,9 +25,9 @@ from random import Random
 from typing import Final
 from zlib import crc32
 
-from gateway import operations as o
+from gateway.amqp import operations as o
+from gateway.amqp.message import Message, Properties
 from gateway.errors import FrameSyntaxError, LocalError
-from gateway.message import Message, Properties
 from gateway.session import Role, Session, Version
 from gateway.v010.version import V0_10
 from gateway.versions import VERSIONS, version_named

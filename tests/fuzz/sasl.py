@@ -10,12 +10,12 @@ from dataclasses import replace
 from random import Random
 from typing import Final
 
-from gateway import operations as o
+from gateway.amqp import operations as o
+from gateway.amqp.sasl import MECHANISMS, SaslError, read_amqplain, read_plain, scram_keys, server_mechanism
 from gateway.classic import methods as m
 from gateway.classic.frames import method_frame
 from gateway.classic.tables import TableCodec
 from gateway.errors import FrameSyntaxError
-from gateway.sasl import MECHANISMS, SaslError, read_amqplain, read_plain, scram_keys, server_mechanism
 from gateway.session import ClientConfig
 from gateway.v010 import controls as k
 from gateway.v010.frames import CONTROL, PROTOCOL_HEADER, write_segment

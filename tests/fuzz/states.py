@@ -11,10 +11,10 @@ from dataclasses import replace
 from functools import cache
 from typing import Any, Final
 
-from gateway import operations as o
+from gateway.amqp import operations as o
+from gateway.amqp.message import Message, Properties
 from gateway.errors import LocalError
 from gateway.limits import Limits
-from gateway.message import Message, Properties
 from gateway.session import Role, Session, Version
 from gateway.v010.version import V0_10
 from tests.pair import CLIENT, SERVER, SessionPair, client_session, server_session

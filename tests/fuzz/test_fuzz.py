@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gateway import operations as o
+from gateway.amqp import operations as o
 from gateway.classic.client_channel import ClientChannel
 from gateway.classic.connection import ClassicSession
 from gateway.errors import FrameSyntaxError
@@ -157,7 +157,7 @@ def test_a_defect_is_seen(defect: Callable[[pytest.MonkeyPatch], None], monkeypa
 
 
 def test_a_message_that_changes_on_its_way_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gateway.message import Message, Properties
+    from gateway.amqp.message import Message, Properties
 
     message = Message(b"", Properties(headers={"a": 1}))
     for version in VERSIONS:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
+from gateway.amqp.message import Message
+from gateway.amqp.operations import Settlement
 from gateway.config import BrokerSettings
 from gateway.errors import GatewayError
-from gateway.message import Message
-from gateway.operations import Settlement
 from gateway.session import Version
 from gateway.transports.memory import memory_pair
 from gateway.transports.stream import Stream, StreamUser

@@ -11,9 +11,9 @@ import struct
 import tracemalloc
 from collections.abc import Iterable
 
-from gateway import operations as o
+from gateway.amqp import operations as o
+from gateway.amqp.message import Message
 from gateway.limits import DEFAULT_LIMITS, Limits
-from gateway.message import Message
 from gateway.session import Role, Session, Version
 from gateway.v010.version import V0_10
 from gateway.versions import PROTOCOLS

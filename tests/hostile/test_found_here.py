@@ -7,10 +7,10 @@ import struct
 
 import pytest
 
-from gateway import operations as o
+from gateway.amqp import operations as o
+from gateway.amqp.message import Message
+from gateway.amqp.operations import Settlement
 from gateway.config import BrokerSettings
-from gateway.message import Message
-from gateway.operations import Settlement
 from gateway.session import Role, Version
 from gateway.upstreams import Delivery, Upstream
 from gateway.versions import VERSIONS

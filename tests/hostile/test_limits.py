@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from gateway import operations as o
+from gateway.amqp import operations as o
+from gateway.amqp.message import Message, Properties
 from gateway.errors import EncodeError, FrameSyntaxError
 from gateway.limits import DEFAULT_LIMITS, LIMIT_NAMES
-from gateway.message import Message, Properties
 from gateway.session import Role, Version
 from gateway.v010.version import V0_10
 from gateway.versions import VERSIONS

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from gateway import operations as o
+from gateway.amqp import operations as o
+from gateway.amqp.message import Message, Properties
 from gateway.classic.methods import ConnectionClose, ConnectionClose08, ConnectionStartOk
 from gateway.errors import FrameSyntaxError, LocalError
 from gateway.limits import DEFAULT_LIMITS, Limits
-from gateway.message import Message, Properties
 from gateway.session import Role, Version
 from gateway.v010.controls import CONTROLS
 from gateway.v010.version import V0_10

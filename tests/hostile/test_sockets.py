@@ -10,12 +10,12 @@ from random import Random
 
 import pytest
 
+from gateway.amqp.message import Message
+from gateway.amqp.operations import Settlement
 from gateway.broker.server import EmbeddedBroker
 from gateway.config import BrokerSettings, EmbeddedSettings
 from gateway.errors import GatewayError
 from gateway.limits import DEFAULT_LIMITS
-from gateway.message import Message
-from gateway.operations import Settlement
 from gateway.session import Role, Version
 from gateway.upstreams import Upstream
 from gateway.v010.version import V0_10

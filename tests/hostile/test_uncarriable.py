@@ -17,16 +17,24 @@ from uuid import UUID
 
 import pytest
 
+from gateway.amqp.message import Message, Properties, ReplyTo
+from gateway.amqp.operations import (
+    Consume,
+    DeclareQueue,
+    Deliver,
+    Operation,
+    Publish,
+    SelectConfirm,
+    Settlement,
+)
+from gateway.amqp.values import Timestamp, Typed, Value
 from gateway.broker.server import EmbeddedBroker
 from gateway.config import BrokerSettings, EmbeddedSettings
 from gateway.limits import Limits
 from gateway.link import Channel, Link
-from gateway.message import Message, Properties, ReplyTo
-from gateway.operations import Consume, DeclareQueue, Deliver, Operation, Publish, SelectConfirm, Settlement
-from gateway.telemetry import Metrics
+from gateway.observing.telemetry import Metrics
 from gateway.upstreams import Delivery, Upstream
 from gateway.upstreams.keeper import Dialer
-from gateway.values import Timestamp, Typed, Value
 from gateway.versions import client_session, version_named
 from tests.pace import pace
 

@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.amqp.message import Message, Properties
 from gateway.app import running
 from gateway.config import BrokerSettings
-from gateway.message import Message, Properties
 from gateway.upstreams import Upstream
 from tests.ledgers import sqlite_ledger
 from tests.test_app import configuration, publish_path, pull, queue_path

@@ -15,10 +15,10 @@ from functools import partial
 
 import pytest
 
-from gateway import operations as o
+from gateway.amqp import operations as o
+from gateway.amqp.message import Message
 from gateway.errors import FrameSyntaxError
 from gateway.limits import DEFAULT_LIMITS
-from gateway.message import Message
 from gateway.session import Role, Version
 from gateway.v010.version import V0_10
 from gateway.versions import VERSIONS

@@ -8,8 +8,8 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
-from gateway.message import Message, Properties, ReplyTo
-from gateway.values import Table, Timestamp, Typed
+from gateway.amqp.message import Message, Properties, ReplyTo
+from gateway.amqp.values import Table, Timestamp, Typed
 from tests.interop import octets
 from tests.servers.judge import octets as base64
 

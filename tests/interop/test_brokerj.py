@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from gateway.amqp.message import Message, Properties
+from gateway.amqp.operations import Settlement
 from gateway.fidelity import RESERVED
-from gateway.message import Message, Properties
-from gateway.operations import Settlement
 from gateway.upstreams import Upstream
 from tests.interop import octets, samples
 from tests.interop.conftest import Connect

@@ -17,8 +17,8 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
-from gateway.message import Message, Properties
-from gateway.operations import Settlement
+from gateway.amqp.message import Message, Properties
+from gateway.amqp.operations import Settlement
 from gateway.upstreams import Upstream
 from tests.interop import octets, samples
 from tests.interop.conftest import Connect

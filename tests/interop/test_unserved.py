@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from gateway import operations as o
+from gateway.amqp import operations as o
 from gateway.classic.frames import FRAME_END, FRAME_HEADER, HEADER, method_frame
 from gateway.classic.methods import Method
 from gateway.errors import MethodNotImplemented

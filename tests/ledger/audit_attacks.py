@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from gateway.ledger.audit import BEGIN, TRIMMED, AuditRow, hash_of, rows
-from gateway.ledger.encoding import document
-from gateway.ledger.models import audit_log
+from gateway.ledger.access.audit import BEGIN, TRIMMED, AuditRow, hash_of, rows
+from gateway.ledger.db.encoding import document
+from gateway.ledger.db.models import audit_log
 
 DAY: Final = 86_400_000_000
 Log = list[AuditRow]

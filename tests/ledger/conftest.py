@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from gateway.config import LedgerSettings
 from gateway.ledger import EventKind, Intent, Ledger, LogEntry, MessageIds, NewMessage
-from gateway.ledger.engine import Database
+from gateway.ledger.db.engine import Database
 from tests.ledgers import sqlite_ledger
 
 SHA = bytes(range(32))

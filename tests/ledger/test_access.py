@@ -6,9 +6,9 @@ import asyncio
 from typing import Any
 
 from gateway.errors import StateError
-from gateway.ledger.api_keys import KEPT, ApiKey
-from gateway.ledger.audit import AuditHead
-from gateway.ledger.audit_check import verify
+from gateway.ledger.access.api_keys import KEPT, ApiKey
+from gateway.ledger.access.audit import AuditHead
+from gateway.ledger.access.audit_check import verify
 from tests.ledger.conftest import NOW, ON_POSTGRESQL, Open
 
 

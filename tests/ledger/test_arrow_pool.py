@@ -15,8 +15,9 @@ import pytest
 
 from gateway.config import LedgerSettings
 from gateway.errors import LedgerUnavailable, NoArrow
-from gateway.ledger import EventKind, Ledger, Log, arrow_pool
-from gateway.ledger.engine import Database
+from gateway.ledger import EventKind, Ledger, Log
+from gateway.ledger.db.engine import Database
+from gateway.ledger.logs import arrow_pool
 from gateway.logs.columns import fields
 from gateway.logs.worker import DATA, ERROR, FRAME, EndOfRange
 from tests.ledger.conftest import entry, new_id, published

@@ -10,11 +10,12 @@ import pytest
 import sqlalchemy as sa
 
 from gateway.config import LedgerSettings
-from gateway.ledger import Ledger, schema
-from gateway.ledger.audit import ADVISORY_LOCK, BEGIN, AuditKeys, hash_of
-from gateway.ledger.audit_check import AuditRules, verify
-from gateway.ledger.encoding import document
-from gateway.ledger.engine import Database
+from gateway.ledger import Ledger
+from gateway.ledger.access.audit import ADVISORY_LOCK, BEGIN, AuditKeys, hash_of
+from gateway.ledger.access.audit_check import AuditRules, verify
+from gateway.ledger.db import schema
+from gateway.ledger.db.encoding import document
+from gateway.ledger.db.engine import Database
 from tests.ledger.audit_attacks import DAY, keys
 from tests.ledger.conftest import NOW
 

@@ -9,10 +9,11 @@ import pytest
 import sqlalchemy as sa
 
 from gateway.config import RetentionSettings
-from gateway.ledger import Ledger, audit
-from gateway.ledger.audit import AuditHead
-from gateway.ledger.audit_check import verify
-from gateway.ledger.models import audit_log
+from gateway.ledger import Ledger
+from gateway.ledger.access import audit
+from gateway.ledger.access.audit import AuditHead
+from gateway.ledger.access.audit_check import verify
+from gateway.ledger.db.models import audit_log
 from tests.ledger.conftest import NOW, Clock, Open
 
 DAY = 86_400_000_000

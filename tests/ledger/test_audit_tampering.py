@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import pytest
 import sqlalchemy as sa
 
-from gateway.ledger.audit import TRIMMED, AuditHead, AuditKeys, append, trim
-from gateway.ledger.audit_check import AuditRules, verify
-from gateway.ledger.engine import Database
+from gateway.ledger.access.audit import TRIMMED, AuditHead, AuditKeys, append, trim
+from gateway.ledger.access.audit_check import AuditRules, verify
+from gateway.ledger.db.engine import Database
 from tests.ledger import audit_attacks as attacks
 from tests.ledger.audit_attacks import DAY, SEED, Log, bare, forged, keys, store, stored
 from tests.ledger.conftest import NOW

@@ -14,8 +14,8 @@ from gateway.config import LedgerSettings
 from gateway.errors import BackupRefused, LedgerUnavailable
 from gateway.ledger import Ledger
 from gateway.ledger.backups import TRAILER, back_up, check_version, read_info, unpack
-from gateway.ledger.schema import HEAD
-from gateway.ledger.shards import RETIRED
+from gateway.ledger.db.schema import HEAD
+from gateway.ledger.db.shards import RETIRED
 from tests.ledger.conftest import new_id, published
 from tests.ledgers import sqlite_ledger
 

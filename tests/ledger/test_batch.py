@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from gateway.ledger import Ledger, prepared
-from gateway.ledger.batch import PART, RowBatch, select_rows
-from gateway.ledger.engine import Database, run
-from gateway.ledger.models import UInt64
+from gateway.ledger import Ledger
+from gateway.ledger.db import prepared
+from gateway.ledger.db.batch import PART, RowBatch, select_rows
+from gateway.ledger.db.engine import Database, run
+from gateway.ledger.db.models import UInt64
 from tests.ledger.conftest import intent, new_id
 from tests.ledger.test_deliveries import owed
 from tests.ledger.test_outbox import promised

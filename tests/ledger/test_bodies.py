@@ -119,7 +119,7 @@ async def test_kept_again_it_is_kept_for_longer(url: str, sql: Sql) -> None:
 
 
 async def test_more_than_can_be_forgotten_at_a_time(url: str, sql: Sql, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.ledger.bodies.CHUNK", 10)
+    monkeypatch.setattr("gateway.ledger.pending.bodies.CHUNK", 10)
     clock = Clock()
     ledger = await open_with(url, clock, bodies="days", body_days=1)
     await ledger.deliveries.keep_bodies([kept(new_id()) for _ in range(15)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from gateway.ledger import EventKind
-from gateway.ledger.calls import Claim, Record, SettleKey, Task
+from gateway.ledger.writing.calls import Claim, Record, SettleKey, Task
 from tests.ledger.conftest import entry, intent, new_id, published
 
 

@@ -20,8 +20,8 @@ from gateway.ledger import (
     LogEntry,
     Owed,
 )
-from gateway.ledger.calls import GROUP_OCTETS, WriterCall
-from gateway.ledger.group import GroupCommit
+from gateway.ledger.writing.calls import GROUP_OCTETS, WriterCall
+from gateway.ledger.writing.group import GroupCommit
 from tests.ledger.conftest import NOW, SHA, Clock, Open, message, new_id
 
 Sql = Callable[[str], list[Any]]
@@ -249,7 +249,7 @@ async def test_in_order_one_of_each_key_is_out(ledger: Ledger, clock: Clock) -> 
 
 async def test_in_order_behind_a_long_line(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the first that are due hold none that may go, it goes from key to key, and each has its turn."""
-    monkeypatch.setattr("gateway.ledger.delivery_rows.WINDOW_MIN", 20)
+    monkeypatch.setattr("gateway.ledger.pending.delivery_rows.WINDOW_MIN", 20)
     line = await put(ledger, 100, order_key=b"m")
     others = [await put(ledger, 2, order_key=bytes([key])) for key in b"abcxyz"]
     free = await put(ledger, 3)

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from gateway.errors import LedgerUnavailable
 from gateway.ledger import BacklogEntry, BacklogSettlement, Ending, EventKind, Ledger, LogEntry, Owed
-from gateway.ledger.engine import Database
+from gateway.ledger.db.engine import Database
 from tests.ledger.conftest import NOW, ON_POSTGRESQL, Clock, Open, message, new_id
 from tests.ledger.test_deliveries import BILLING, acknowledged, delivered, done, kinds, owed, put, stored
 
@@ -294,7 +294,7 @@ async def test_asking_for_what_is_not_there_writes_nothing(ledger: Ledger, sql: 
 async def test_what_is_too_much_for_one_transaction_goes_in_the_next(
     ledger: Ledger, sql: Sql, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.ledger.delivery_rows.OCTETS_MAX", 100)
+    monkeypatch.setattr("gateway.ledger.pending.delivery_rows.OCTETS_MAX", 100)
     for name in "abcd":
         await put(ledger, 3, name, size=60)
     before = sql("SELECT commits FROM shards")[0][0]

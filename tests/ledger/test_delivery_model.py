@@ -320,9 +320,9 @@ def check(loop: asyncio.AbstractEventLoop, ledger: Ledger, clock: Clock, steps: 
 @pytest.fixture
 def running(place: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, Ledger, Clock]]:
     """A ledger on a loop of its own, for many examples. Lines in order are short, so that both ways are taken."""
-    monkeypatch.setattr("gateway.ledger.delivery_rows.WINDOW", 1)
-    monkeypatch.setattr("gateway.ledger.delivery_rows.WINDOW_MIN", 2)
-    monkeypatch.setattr("gateway.ledger.delivery_rows.STEPS", 1)
+    monkeypatch.setattr("gateway.ledger.pending.delivery_rows.WINDOW", 1)
+    monkeypatch.setattr("gateway.ledger.pending.delivery_rows.WINDOW_MIN", 2)
+    monkeypatch.setattr("gateway.ledger.pending.delivery_rows.STEPS", 1)
     clock = Clock()
     loop = asyncio.new_event_loop()
     context = opened(place, clock)

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from gateway.errors import LedgerFull, LedgerUnavailable
-from gateway.ledger import disk as module
-from gateway.ledger.disk import MIB, Disk, reserve_of
-from gateway.ledger.engine import unavailable
+from gateway.ledger.db import disk as module
+from gateway.ledger.db.disk import MIB, Disk, reserve_of
+from gateway.ledger.db.engine import unavailable
 
 
 def test_the_reserve_of_a_small_disk_is_small() -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from gateway.errors import EntriesRefused, LedgerUnavailable
-from gateway.ledger.calls import GROUP_OCTETS, WriterCall
-from gateway.ledger.dividing import divided, future
-from gateway.ledger.writer import Writer
+from gateway.ledger.writing.calls import GROUP_OCTETS, WriterCall
+from gateway.ledger.writing.dividing import divided, future
+from gateway.ledger.writing.writer import Writer
 
 
 class Numbers(WriterCall):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.ledger.encoding import document, header_texts, octets, parse, text
+from gateway.ledger.db.encoding import document, header_texts, octets, parse, text
 
 
 @pytest.mark.parametrize("name", [b"", b"orders", "Bestellungen/é".encode(), b"\x00\xff\xfe", bytes(range(255))])

@@ -12,8 +12,8 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 
 from gateway.errors import ConfigurationError, LedgerUnavailable
-from gateway.ledger import engine
-from gateway.ledger.engine import Database, filesystem_of, is_deadlock, is_lost, run, unavailable
+from gateway.ledger.db import engine
+from gateway.ledger.db.engine import Database, filesystem_of, is_deadlock, is_lost, run, unavailable
 from tests.ledger.conftest import ON_POSTGRESQL
 
 
@@ -69,7 +69,7 @@ def test_the_clock_is_the_time(database: Database) -> None:
 def test_a_second_process_is_refused(tmp_path: Path) -> None:
     database = Database(f"sqlite:///{tmp_path}/deep/ledger.db")
     program = (
-        "import sys\nfrom gateway.ledger.engine import Database\n"
+        "import sys\nfrom gateway.ledger.db.engine import Database\n"
         "lock = Database(sys.argv[1]).lock()\nprint('locked', flush=True)\nsys.stdin.read()\n"
     )
     arguments = [sys.executable, "-c", program, str(database.url)]

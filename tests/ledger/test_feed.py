@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from gateway.errors import LedgerUnavailable
-from gateway.ledger import EventFilter, EventKind, Ledger, RecordedEvent, feed
-from gateway.ledger.feed import Feed
+from gateway.ledger import EventFilter, EventKind, Ledger, RecordedEvent
+from gateway.ledger.events import feed
+from gateway.ledger.events.feed import Feed
 from tests.ledger.conftest import NOW, ON_POSTGRESQL, Open, entry, new_id, published
 
 

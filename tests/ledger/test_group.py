@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gateway.ledger import EventKind, Ledger, LogEntry, New
-from gateway.ledger.group import GroupRows
+from gateway.ledger.writing.group import GroupRows
 from tests.ledger.conftest import NOW, accepted, entry, intent, new_id, published
 
 Sql = Callable[[str], list[Any]]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gateway.ledger import New, holdings
+from gateway.ledger import New
+from gateway.ledger.writing import holdings
 from tests.ledger.conftest import Open
 from tests.ledger.test_outbox import put
 

@@ -6,7 +6,7 @@ from uuid import RFC_4122, UUID
 
 import pytest
 
-from gateway.ledger.ids import DAY_MS, MessageIds, first_id, id_text, parse_id
+from gateway.ledger.db.ids import DAY_MS, MessageIds, first_id, id_text, parse_id
 
 
 def test_an_id_is_a_uuid_of_version_7_with_its_time_in_front() -> None:

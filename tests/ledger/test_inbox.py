@@ -11,7 +11,7 @@ import pytest
 from gateway.config import LedgerSettings
 from gateway.errors import EntriesRefused, LedgerUnavailable
 from gateway.ledger import EventKind, InboxRow, Ledger, LogEntry, Seen
-from gateway.ledger.inbox import ID, digests
+from gateway.ledger.pending.inbox import ID, digests
 from tests.ledger.conftest import NOW, ON_POSTGRESQL, SHA, Clock, Open, entry, message, new_id
 
 Sql = Callable[[str], list[Any]]
@@ -71,7 +71,7 @@ async def test_a_row_of_the_same_key_is_replaced(open_ledger: Open, sql: Sql) ->
 async def test_rows_lie_in_runs_and_the_newest_counts(
     open_ledger: Open, sql: Sql, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.ledger.inbox.RUN", {"sqlite": 10, "postgresql": 10})
+    monkeypatch.setattr("gateway.ledger.pending.inbox.RUN", {"sqlite": 10, "postgresql": 10})
     clock = Clock()
     ledger = await open_ledger(clock=clock)
     ids = {}
@@ -114,7 +114,7 @@ async def test_a_row_is_there_until_it_expires(open_ledger: Open) -> None:
 
 async def test_what_has_expired_is_forgotten(open_ledger: Open, sql: Sql, monkeypatch: pytest.MonkeyPatch) -> None:
     """In several transactions; what has not expired stays."""
-    monkeypatch.setattr("gateway.ledger.inbox.CHUNK", 10)
+    monkeypatch.setattr("gateway.ledger.pending.inbox.CHUNK", 10)
     clock = Clock()
     ledger = await open_ledger(clock=clock, shard_lease=5.0)
     await forward(ledger, *map(str, range(35)), expires_at=NOW + MINUTE)
@@ -135,7 +135,7 @@ async def test_more_than_can_be_forgotten_at_a_time_waits(ledger: Ledger, monkey
         renewed += 1
         return []
 
-    monkeypatch.setattr("gateway.ledger.inbox.CHUNK", 1)
+    monkeypatch.setattr("gateway.ledger.pending.inbox.CHUNK", 1)
     monkeypatch.setattr(ledger, "_renew", renew)
     monkeypatch.setattr(ledger, "_forget_inbox", lambda *_: 1)
     monkeypatch.setattr(ledger, "_lease_seconds", 0.03)

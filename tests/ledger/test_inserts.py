@@ -9,9 +9,9 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy import exc
 
-from gateway.ledger.engine import Database
-from gateway.ledger.inserts import ALIKE, MOST, Insert, JsonInsert, ValuesInsert, insert
-from gateway.ledger.models import events, inbox, messages, metadata, uint64_in_json
+from gateway.ledger.db.engine import Database
+from gateway.ledger.db.models import events, inbox, messages, metadata, uint64_in_json
+from gateway.ledger.writing.inserts import ALIKE, MOST, Insert, JsonInsert, ValuesInsert, insert
 from tests.ledger.conftest import NOW, SHA, new_id
 
 

@@ -22,8 +22,8 @@ from gateway.ledger import (
     Unknown,
     Wanted,
 )
-from gateway.ledger.keys import ANSWERED, FREE, UNKNOWN
-from gateway.ledger.writer import Writer
+from gateway.ledger.pending.keys import ANSWERED, FREE, UNKNOWN
+from gateway.ledger.writing.writer import Writer
 from tests.ledger.conftest import Clock, Open, entry, intent, new_id
 
 Sql = Callable[[str], list[Any]]

@@ -21,8 +21,8 @@ from gateway.ledger import (
     StoredAnswer,
     Unknown,
 )
-from gateway.ledger.calls import Claim, key_digest
-from gateway.ledger.engine import Database
+from gateway.ledger.db.engine import Database
+from gateway.ledger.writing.calls import Claim, key_digest
 from tests.ledger.conftest import NOW, Clock, Open, accepted, entry, intent, new_id
 
 FINGERPRINT = b"\x00" * 32
@@ -200,7 +200,7 @@ async def test_keys_are_forgotten(open_ledger: Open, sql: Sql) -> None:
 async def test_more_keys_are_forgotten_than_one_transaction_takes(
     open_ledger: Open, sql: Sql, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.ledger.keys.CHUNK", 10)
+    monkeypatch.setattr("gateway.ledger.pending.keys.CHUNK", 10)
     clock = Clock()
     ledger = await open_ledger(clock=clock, key_retention=60.0, shard_lease=3.0 if database.shared else 1.0)
     for number in range(35):

@@ -9,8 +9,8 @@ import pytest
 import sqlalchemy as sa
 
 from gateway.errors import LedgerUnavailable
-from gateway.ledger import writer
-from gateway.ledger.engine import Database
+from gateway.ledger.db.engine import Database
+from gateway.ledger.writing import writer
 from tests.ledger.conftest import ON_POSTGRESQL, Open, new_id, published
 
 

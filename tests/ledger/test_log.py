@@ -12,9 +12,10 @@ import pytest
 import sqlalchemy as sa
 
 from gateway.errors import EntriesRefused, LedgerUnavailable
-from gateway.ledger import EventKind, InboxRow, Ledger, Log, LogEntry, id_text, schema
-from gateway.ledger import log as log_module
-from gateway.ledger.engine import Database
+from gateway.ledger import EventKind, InboxRow, Ledger, Log, LogEntry, id_text
+from gateway.ledger.db import schema
+from gateway.ledger.db.engine import Database
+from gateway.ledger.logs import log as log_module
 from gateway.logs.columns import fields, select
 from tests.ledger.conftest import NOW, ON_POSTGRESQL, SHA, Open, entry, message, new_id, published
 from tests.ledger.logs import heads, rows, spooled

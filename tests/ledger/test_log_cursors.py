@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from gateway.errors import CursorOwned, LimitExceeded, NoSuchCursor, RangeAhead, StateError
-from gateway.ledger import EventKind, Ledger, Log, log_cursors
-from gateway.ledger.log_cursors import EARLIEST, LATEST
+from gateway.ledger import EventKind, Ledger, Log
+from gateway.ledger.logs import log_cursors
+from gateway.ledger.logs.log_cursors import EARLIEST, LATEST
 from tests.ledger.conftest import NOW, Clock, Open, entry, new_id
 from tests.ledger.logs import spooled
 

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
-from gateway import repeats
 from gateway.config import RetentionSettings
-from gateway.ledger import EventKind, Ledger, Log, MessageIds, log_reads, log_retention, schema
-from gateway.ledger.ids import DAY_MS
-from gateway.ledger.retention import DropOutcome
+from gateway.ledger import EventKind, Ledger, Log, MessageIds
+from gateway.ledger.db import schema
+from gateway.ledger.db.ids import DAY_MS
+from gateway.ledger.events.retention import DropOutcome
+from gateway.ledger.logs import log_reads, log_retention
+from gateway.observing import repeats
 from tests.ledger.conftest import ON_POSTGRESQL, Clock, Open, entry, published
 from tests.ledger.logs import heads, rows, spooled
 

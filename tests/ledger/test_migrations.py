@@ -12,9 +12,10 @@ import pytest
 from alembic import command
 from alembic.script import ScriptDirectory
 
-from gateway.ledger import EventKind, InboxRow, Log, Owed, Promised, Run, schema
-from gateway.ledger.api_keys import ApiKey
-from gateway.ledger.engine import Database
+from gateway.ledger import EventKind, InboxRow, Log, Owed, Promised, Run
+from gateway.ledger.access.api_keys import ApiKey
+from gateway.ledger.db import schema
+from gateway.ledger.db.engine import Database
 from tests.ledger.conftest import NOW, SHA, Open, entry, intent, new_id, published
 from tests.ledger.logs import spooled
 

@@ -9,8 +9,8 @@ import pytest
 
 from gateway.errors import EntriesRefused
 from gateway.ledger import EventKind, Ledger, LogEntry, Mismatch, New, OutboxFilter, Promised, StoredAnswer
-from gateway.ledger import outbox as module
-from gateway.ledger.outbox import OLD_PLACE
+from gateway.ledger.pending import outbox as module
+from gateway.ledger.pending.outbox import OLD_PLACE
 from tests.ledger.conftest import NOW, Clock, Open, entry
 from tests.ledger.test_outbox import RABBIT, Sql, kinds, promised, put, scheduled
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from gateway.errors import NoSuchRun, StateError
-from gateway.ledger import Ledger, Run, pipeline_runs
+from gateway.ledger import Ledger, Run
+from gateway.ledger.logs import pipeline_runs
 from tests.ledger.conftest import NOW
 
 

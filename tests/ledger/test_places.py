@@ -9,7 +9,7 @@ import pytest
 
 from gateway.budgets import ALONE, ON_BEHALF, BudgetBounds, Budgets, ShareHolder
 from gateway.ledger import EventKind, Ledger
-from gateway.ledger.places import Places
+from gateway.ledger.writing.places import Places
 from tests.ledger.conftest import Open, entry, new_id
 
 ALICE, BOB, CAROL = ShareHolder("alice"), ShareHolder("bob"), ShareHolder("carol")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from gateway.ledger.engine import Database
-from gateway.ledger.prepared import PreparedStatement, once
+from gateway.ledger.db.engine import Database
+from gateway.ledger.db.prepared import PreparedStatement, once
 
 
 def test_parameters_literals_and_results(database: Database) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.ledger import BacklogSettlement, Ending, EventKind, Ledger, LogEntry, Owed
-from gateway.ledger.promises import MessageObligations, Missing, broken
+from gateway.ledger.pending.promises import MessageObligations, Missing, broken
 from tests.audited import missing
 from tests.ledger.conftest import NOW, Open, accepted, entry, intent, message, new_id, published
 from tests.ledger.logs import spooled
@@ -109,8 +109,8 @@ async def test_what_retention_took_is_not_missing(ledger: Ledger, sql: Sql) -> N
 
 
 async def test_pages_are_bounded_and_cover_all(ledger: Ledger, sql: Sql, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.ledger.promises.SPAN", 3)
-    monkeypatch.setattr("gateway.ledger.promises.NAMED", 1)
+    monkeypatch.setattr("gateway.ledger.pending.promises.SPAN", 3)
+    monkeypatch.setattr("gateway.ledger.pending.promises.NAMED", 1)
     rows = await put(ledger, 8)
     await ledger.log.spool([spooled() for _ in range(8)])
     page = await ledger.promises.page(ledger.shard, 0, 100)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.ledger import EventKind, Ledger, MessageFilter, MessageIds, MessageState
-from gateway.ledger.states import state_of
+from gateway.ledger.writing.states import state_of
 from tests.ledger.conftest import NOW, ON_POSTGRESQL, Open, accepted, entry, new_id, published
 
 

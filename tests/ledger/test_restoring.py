@@ -10,9 +10,9 @@ import sqlalchemy as sa
 
 from gateway.errors import BackupRefused, CursorOwned, LedgerUnavailable, RangeAhead
 from gateway.ledger import Ledger
-from gateway.ledger.audit import AuditKeys
-from gateway.ledger.audit_check import AuditRules, verify
-from gateway.ledger.engine import Database
+from gateway.ledger.access.audit import AuditKeys
+from gateway.ledger.access.audit_check import AuditRules, verify
+from gateway.ledger.db.engine import Database
 from gateway.ledger.restoring import adopt, check_idle, newest
 from gateway.logs import Log
 from tests.ledger.conftest import NOW, ON_POSTGRESQL, Open, new_id, published

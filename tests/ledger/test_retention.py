@@ -24,11 +24,11 @@ from gateway.ledger import (
     MessageIds,
     Owed,
     Promised,
-    retention,
-    schema,
 )
-from gateway.ledger.engine import Database
-from gateway.ledger.ids import DAY_MS
+from gateway.ledger.db import schema
+from gateway.ledger.db.engine import Database
+from gateway.ledger.db.ids import DAY_MS
+from gateway.ledger.events import retention
 from tests.ledger.conftest import (
     DATABASES,
     NOW,
@@ -277,8 +277,8 @@ async def test_sweeps_go_in_chunks(history: History, sql: Any, monkeypatch: pyte
 
 
 async def test_the_keeper_works_by_itself(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.ledger.keeper.COUNT_EVERY", 0.01)
-    monkeypatch.setattr("gateway.ledger.keeper.RETAIN_EVERY", 0.01)
+    monkeypatch.setattr("gateway.ledger.events.keeper.COUNT_EVERY", 0.01)
+    monkeypatch.setattr("gateway.ledger.events.keeper.RETAIN_EVERY", 0.01)
     one = await history.publish()
     history.ledger.history.start()
     async with asyncio.timeout(60):
@@ -381,7 +381,7 @@ async def test_a_day_of_which_too_much_is_owed_stays_whole(
 async def test_somebody_who_reads_is_not_waited_for_and_nobody_who_writes_waits(
     history: History, database: Database, partitions: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.ledger.keeper.TRY_PAUSE", 0.05)
+    monkeypatch.setattr("gateway.ledger.events.keeper.TRY_PAUSE", 0.05)
     await history.publish()
     await history.go(8)
     engine = database.readers()

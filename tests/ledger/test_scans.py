@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.ledger import EventKind, KeptBody, Ledger, LogEntry, MessageFilter, MessageState
-from gateway.ledger import scans as module
+from gateway.ledger.events import scans as module
 from tests.ledger.conftest import NOW, Open, message, new_id
 
 

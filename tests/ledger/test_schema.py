@@ -14,10 +14,11 @@ from alembic.script import ScriptDirectory
 
 from gateway.config import LedgerSettings
 from gateway.errors import ConfigurationError
-from gateway.ledger import InboxRow, Ledger, Owed, Promised, schema
-from gateway.ledger.engine import Database
-from gateway.ledger.ids import DAY_MS, first_id
-from gateway.ledger.models import metadata
+from gateway.ledger import InboxRow, Ledger, Owed, Promised
+from gateway.ledger.db import schema
+from gateway.ledger.db.engine import Database
+from gateway.ledger.db.ids import DAY_MS, first_id
+from gateway.ledger.db.models import metadata
 from tests.ledger.conftest import NOW, SHA, Open, new_id, published
 
 
@@ -46,7 +47,7 @@ def test_migrations_are_found_in_a_checkout_and_in_an_installation(
     assert (schema.migrations_folder() / "env.py").is_file()
     installed = tmp_path / "gateway" / "_migrations"
     installed.mkdir(parents=True)
-    monkeypatch.setattr(schema, "__file__", str(tmp_path / "gateway" / "ledger" / "schema.py"))
+    monkeypatch.setattr(schema, "__file__", str(tmp_path / "gateway" / "ledger" / "db" / "schema.py"))
     assert schema.migrations_folder() == installed
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from gateway.ledger import EventKind, Ledger, LogEntry, MessageFilter, MessageState, searches
-from gateway.ledger.engine import Database
+from gateway.ledger import EventKind, Ledger, LogEntry, MessageFilter, MessageState
+from gateway.ledger.db.engine import Database
+from gateway.ledger.events import searches
 from tests.ledger.conftest import NOW, Open, accepted, entry, message, new_id, published
 
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from gateway.ledger.states import (
+from gateway.ledger.writing.states import (
     LATE_KINDS,
     PHASES,
     RULES,

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from gateway.ledger import EventKind, HourFilter, HourlyEvents, Ledger, statistics
+from gateway.ledger import EventKind, HourFilter, HourlyEvents, Ledger
+from gateway.ledger.events import statistics
 from tests.ledger.conftest import NOW, ON_POSTGRESQL, Open, entry, new_id, published
 
 HOUR = 3_600_000_000

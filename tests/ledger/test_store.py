@@ -11,7 +11,7 @@ import pytest
 from gateway.config import LedgerSettings
 from gateway.errors import EntriesRefused, LedgerUnavailable
 from gateway.ledger import EventKind, Ledger, LogEntry, MessageState, RecordedEvent
-from gateway.ledger.engine import Database
+from gateway.ledger.db.engine import Database
 from tests.ledger.conftest import NOW, SHA, Open, accepted, entry, message, new_id, published
 
 WEIRD = bytes(range(256))[:255].decode("utf-8", "surrogateescape")

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.errors import LedgerUnavailable
 from gateway.ledger import EventKind, Happened, Ledger, LogEntry
-from gateway.ledger.windows import LATE
+from gateway.ledger.events.windows import LATE
 from tests.ledger.conftest import NOW, ON_POSTGRESQL, SHA, Open, accepted, entry, message, new_id
 
 HOUR = 3_600_000_000
@@ -36,7 +36,7 @@ async def test_an_event_and_its_body(ledger: Ledger) -> None:
 async def test_the_window_begins_with_since_and_ends_before_until(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.ledger.windows.LATE", 0)  # which would hide a place that is off by one
+    monkeypatch.setattr("gateway.ledger.events.windows.LATE", 0)  # which would hide a place that is off by one
     assert await between(ledger) == []
     times = [NOW + number * HOUR for number in range(10)]
     for at in times:
@@ -48,7 +48,7 @@ async def test_the_window_begins_with_since_and_ends_before_until(
 
 
 async def test_pages_leave_nothing_out(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.ledger.windows.SPAN", 7)
+    monkeypatch.setattr("gateway.ledger.events.windows.SPAN", 7)
     times = [NOW + number for number in range(50)]
     await ledger.record([each for at in times for each in (accepted(new_id(), at), forwarded(at))])
     assert [event.at for event in await between(ledger)] == times

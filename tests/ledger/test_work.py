@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from gateway.errors import LedgerUnavailable
 from gateway.ledger import Ledger
-from gateway.ledger.engine import Database
+from gateway.ledger.db.engine import Database
 from gateway.ledger.work import Peer
 from tests.ledger.conftest import ON_POSTGRESQL, Open
 

@@ -17,8 +17,10 @@ import sqlalchemy as sa
 
 from gateway.config import LedgerSettings
 from gateway.errors import LedgerUnavailable
-from gateway.ledger import EventKind, Intent, Ledger, New, StoredAnswer, engine, writer
-from gateway.ledger.engine import Database
+from gateway.ledger import EventKind, Intent, Ledger, New, StoredAnswer
+from gateway.ledger.db import engine
+from gateway.ledger.db.engine import Database
+from gateway.ledger.writing import writer
 from tests.ledger.conftest import Open, entry, intent, new_id, published
 
 

@@ -10,12 +10,12 @@ import msgspec
 import pytest
 from msgspec import UNSET
 
+from gateway.amqp.message import Message, Properties, RawProperties
+from gateway.amqp.values import Timestamp, Typed
 from gateway.errors import FrameSyntaxError
 from gateway.fidelity.deaths import CODES
-from gateway.message import Message, Properties, RawProperties
 from gateway.notation.dead_letters import NAME_MAX, REASON_MAX, DeadLetter
 from gateway.notation.messages import received
-from gateway.values import Timestamp, Typed
 
 OURS = {
     "id": "x", "reason": "bad address", "code": "rejected", "at": "2026-11-24T10:00:05.250Z", "broker": "shop",

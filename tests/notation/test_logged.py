@@ -11,12 +11,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.amqp.message import (
+    ArrivalTime,
+    Deadline,
+    Message,
+    Properties,
+    RawProperties,
+    ReplyTo,
+    UuidMessageId,
+)
+from gateway.amqp.values import Timestamp
 from gateway.errors import FrameSyntaxError
 from gateway.fidelity import RESERVED, digest, forward
-from gateway.message import ArrivalTime, Deadline, Message, Properties, RawProperties, ReplyTo, UuidMessageId
 from gateway.notation.logged import from_json, to_json
 from gateway.notation.values import ValueProblem
-from gateway.values import Timestamp
 from tests import golden
 from tests.translation.ends import ENDS, PROPERTY_SAMPLES, samples
 from tests.translation.test_pairs import same, texts, values

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway import notation
+from gateway.amqp.values import TYPES, Timestamp, Typed, type_of, typed
 from gateway.notation.values import (
     BASE64_PART,
     WORDS,
@@ -25,7 +26,6 @@ from gateway.notation.values import (
     value_from_json,
     value_to_json,
 )
-from gateway.values import TYPES, Timestamp, Typed, type_of, typed
 
 PAIRS: list[tuple[Any, Any]] = [
     (None, None),

@@ -15,10 +15,10 @@ import httpx
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gateway.amqp.message import Message, Properties
+from gateway.amqp.operations import Settlement
 from gateway.app import App, running
 from gateway.config import load
-from gateway.message import Message, Properties
-from gateway.operations import Settlement
 from gateway.pipeline.schema import COLUMNS
 from gateway.pipeline.source.conform import arrow_schema
 from tests.ledgers import sqlite_ledger

@@ -12,7 +12,7 @@ from typing import Any
 
 from gateway.config import LedgerSettings
 from gateway.ledger import EventKind, Ledger, LogEntry, MessageIds, NewMessage
-from gateway.ledger.logged import Spooled
+from gateway.ledger.logs.logged import Spooled
 from tests.faults.harness import GatewayProcess
 
 NOW = int(time()) * 1_000_000 + 123

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
+from gateway.amqp.message import Message, Properties
 from gateway.config import ClusterSettings, LedgerSettings, RetentionSettings, SubscriptionSettings
 from gateway.core import Gateway
-from gateway.core.peers import Peers
-from gateway.core.stored import Stored, envelope
+from gateway.core.sources.stored import Stored, envelope
+from gateway.core.work.peers import Peers
 from gateway.ledger import EventKind, KeptBody, Ledger, LogEntry, NewMessage, Owed
-from gateway.message import Message, Properties
+from gateway.observing.telemetry import Metrics
 from gateway.replays import Job, JobState, Replays
-from gateway.telemetry import Metrics
 from tests.audited import missing
 from tests.core.fakes import FakeUpstream
 

@@ -7,13 +7,13 @@ from uuid import UUID
 
 import pytest
 
+from gateway.amqp.message import Message, Properties, RawProperties
+from gateway.amqp.values import Typed
 from gateway.errors import FrameSyntaxError
 from gateway.fidelity import copy_of
 from gateway.ledger import EventKind, RecordedEvent, StoredMessage, Timeline
-from gateway.message import Message, Properties, RawProperties
 from gateway.replays.places import ReplayPlace, new_id, told_by_ledger, told_by_message
 from gateway.replays.requests import ReplayTarget
-from gateway.values import Typed
 
 
 def message(headers: dict[str, Any] | None = None, **properties: Any) -> Message:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from gateway.amqp.message import Message, Properties
 from gateway.errors import BrokerUnavailable, EncodeError, NoSuchReplay, NotFound, OutcomeUnknown, StateError
 from gateway.ledger import EventKind, KeptBody, id_text
-from gateway.message import Message, Properties
 from gateway.replays import JobState, ReplayRequest, ReplaySource, ReplayTarget
 from gateway.replays import queues as queues_module
 from gateway.replays.requests import DeliveriesSource, MessagesSource, QueueSource

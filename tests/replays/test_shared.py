@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from gateway.amqp.message import Message, Properties
 from gateway.core import Publication
 from gateway.ledger import EventKind, parse_id
-from gateway.message import Message, Properties
 from gateway.replays import JobState
 from tests.replays.conftest import House, eventually
 from tests.replays.test_replays import ALL, dead_queue, grave, mark_of, request, sent

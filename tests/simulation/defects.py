@@ -7,11 +7,12 @@ from contextlib import contextmanager
 from typing import Any, Final
 from unittest import mock
 
-from gateway.core import in_doubt, intake, publishing
-from gateway.core.fetching import settle
+from gateway.amqp.operations import Settlement
+from gateway.core.publishing import in_doubt, publisher
+from gateway.core.sources import intake
+from gateway.core.sources.fetching import settle
 from gateway.ledger import Ledger
-from gateway.ledger.deliveries import DeliveryStore
-from gateway.operations import Settlement
+from gateway.ledger.pending.deliveries import DeliveryStore
 from gateway.taps.rows import TapBatch
 from gateway.upstreams.branches import BranchLane
 
@@ -19,7 +20,7 @@ from gateway.upstreams.branches import BranchLane
 async def _early(self: Any, upstream: Any, exchange: str, messages: Any, futures: Any) -> list[Any]:
     for future in futures:
         future.add_done_callback(lambda done: done.cancelled() or done.exception())
-    return [publishing.PublishOutcome(item.text, resent=item.resent, durable=True) for item in messages]
+    return [publisher.PublishOutcome(item.text, resent=item.resent, durable=True) for item in messages]
 
 
 async def _acknowledge_first(self: Any, parts: Any) -> None:
@@ -51,13 +52,13 @@ CLAIM: Final = DeliveryStore.claim
 KEEP: Final = TapBatch.write
 
 DEFECTS: Final[Mapping[str, tuple[Any, str, Any]]] = {
-    "a publish is answered before its confirm": (publishing.Publisher, "outcomes", _early),
+    "a publish is answered before its confirm": (publisher.Publisher, "outcomes", _early),
     "a delivery is acknowledged before the ledger's commit": (intake.IntakeBatch, "write", _acknowledge_first),
-    "what is sent again has no mark": (publishing, "RESENT", {}),
+    "what is sent again has no mark": (publisher, "RESENT", {}),
     "the answer under a key is forgotten": (Ledger, "finish_key", _forget_answer),
     "what is in doubt is not taken over": (in_doubt.InDoubt, "resolve_soon", lambda self: None),
     "a branch is prepared before its confirms are there": (BranchLane, "confirmed", _nothing),
-    "an outcome that was not recorded is forgotten": (publishing.Publisher, "_record_late", _nothing),
+    "an outcome that was not recorded is forgotten": (publisher.Publisher, "_record_late", _nothing),
     "messages with a key are handed out in any order": (DeliveryStore, "claim", _unordered),
     "a tap acknowledges before the log has a message": (TapBatch, "write", _acknowledge_before_the_log),
 }

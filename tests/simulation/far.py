@@ -15,10 +15,10 @@ from typing import Any
 
 import msgspec
 
+from gateway.amqp.operations import DeclareQueue
 from gateway.broker.server import EmbeddedBroker
 from gateway.config import EmbeddedSettings
 from gateway.limits import DEFAULT_BROKER_LIMITS
-from gateway.operations import DeclareQueue
 from tests.simulation.loop import Node, SimLoop
 from tests.simulation.network import Network
 from tests.simulation.seams import ENTERED

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from gateway.ledger.states import RULES, EventKind, MessagePhase
+from gateway.ledger.writing.states import RULES, EventKind, MessagePhase
 
 ENDS: Final = frozenset({EventKind.CONFIRMED, EventKind.UNROUTABLE, EventKind.REFUSED, EventKind.NOT_SENT})
 """Outcomes that stand: nobody sends the message again."""

@@ -27,8 +27,9 @@ from sqlalchemy import exc
 
 from gateway import app, memory
 from gateway.broker import queues
-from gateway.ledger import engine, writer
-from gateway.ledger.engine import Database
+from gateway.ledger.db import engine
+from gateway.ledger.db.engine import Database
+from gateway.ledger.writing import writer
 from gateway.outbound.transport import GuardedTransport
 from gateway.runtime import replaced
 from gateway.runtime.clock import clock

@@ -22,7 +22,7 @@ from typing import Any, Final
 from gateway.app import App, running
 from gateway.config import load
 from gateway.errors import GatewayError
-from gateway.ledger.states import EventKind
+from gateway.ledger.writing.states import EventKind
 from tests.faults.checker import History, Outcome, Reception, Settled, check, digest
 from tests.faults.http import Answer, Hung, NoAnswer, NotSent
 from tests.ledgers import sqlite_ledger

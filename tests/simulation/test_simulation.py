@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.ledger.states import RULES, EventKind, MessagePhase
+from gateway.ledger.writing.states import RULES, EventKind, MessagePhase
 from tests.simulation.defects import DEFECTS, SEEDS
 from tests.simulation.model import NEXT, impossible
 

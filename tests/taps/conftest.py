@@ -12,15 +12,15 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 
+from gateway.amqp.message import Message, Properties
+from gateway.amqp.operations import Settlement
 from gateway.broker.server import EmbeddedBroker, Listener
 from gateway.config import BrokerSettings, EmbeddedSettings, LedgerSettings, TapSettings
 from gateway.core import Gateway
 from gateway.ledger import Ledger, RecordedEvent, id_text
-from gateway.ledger.models import message_log
-from gateway.message import Message, Properties
-from gateway.operations import Settlement
+from gateway.ledger.db.models import message_log
+from gateway.observing.telemetry import Metrics
 from gateway.taps import TapStatus, TapSupervisor
-from gateway.telemetry import Metrics
 from gateway.upstreams import Delivery, Upstream
 from tests.audited import missing
 from tests.ledgers import sqlite_ledger

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from gateway.core import deduplicator, taking
+from gateway.amqp.message import Message, Properties
+from gateway.amqp.operations import Settlement
+from gateway.core.sources import deduplicator, taking
 from gateway.errors import EntriesRefused, LedgerUnavailable, NotFound
 from gateway.fidelity import annotate
 from gateway.ledger import EventKind, Ledger, MessageIds, id_text
-from gateway.ledger.log import Logs
-from gateway.ledger.logged import Log
-from gateway.message import Message, Properties
-from gateway.operations import Settlement
+from gateway.ledger.logs.log import Logs
+from gateway.ledger.logs.logged import Log
 from gateway.taps import TapState, flow
 from gateway.taps.flow import TapFlow
 from gateway.upstreams import Delivery

@@ -19,15 +19,15 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from gateway.amqp.message import Message, Properties
+from gateway.amqp.operations import Settlement
 from gateway.config import LedgerSettings, TapSettings
 from gateway.core import Gateway
 from gateway.ledger import Ledger
-from gateway.ledger.models import message_log
-from gateway.message import Message, Properties
+from gateway.ledger.db.models import message_log
 from gateway.notation.logged import from_json
-from gateway.operations import Settlement
+from gateway.observing.telemetry import Metrics
 from gateway.taps import TapState, TapStatus, TapSupervisor
-from gateway.telemetry import Metrics
 from gateway.upstreams import Upstream
 from tests.faults.harness import SETTINGS, GatewayProcess
 from tests.ledgers import sqlite_ledger

@@ -16,9 +16,9 @@ from urllib.request import Request, urlopen
 import pytest
 import sqlalchemy as sa
 
+from gateway.amqp.message import Message, Properties
 from gateway.config import BrokerSettings
-from gateway.ledger.models import message_log
-from gateway.message import Message, Properties
+from gateway.ledger.db.models import message_log
 from gateway.upstreams import Upstream
 from tests.faults.harness import SETTINGS, GatewayProcess
 from tests.servers import RabbitMQ

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from gateway.amqp.message import Message, Properties, RawProperties
+from gateway.amqp.operations import Settlement
 from gateway.config import TapSettings
 from gateway.core import Gateway
-from gateway.core.own_queues import OwnQueues
+from gateway.core.sources.own_queues import OwnQueues
 from gateway.errors import FrameSyntaxError
 from gateway.fidelity import annotate
 from gateway.ledger import EventKind, MessageIds, id_text
-from gateway.ledger.models import message_log
-from gateway.message import Message, Properties, RawProperties
+from gateway.ledger.db.models import message_log
 from gateway.notation.logged import from_json
-from gateway.operations import Settlement
 from gateway.taps.counts import TapCounts
 from gateway.taps.flow import TapFlow
 from tests.core.conftest import gateway, ledger, upstream

@@ -411,7 +411,7 @@ async def test_a_bridge_reads_and_writes_nothing(tmp_path: Path, collector: Coll
 
 async def without_trace(app: App) -> None:
     """A message that somebody else publishes, who traces nothing."""
-    from gateway.message import Message, Properties
+    from gateway.amqp.message import Message, Properties
 
     upstream = app.gateway.broker("local-0-9-1")
     await upstream.publish("", "q", Message(b"bare", Properties(headers={"n": 2}, delivery_mode=2)))

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gateway.access.scopes import Principal
-from gateway.api.peers import forward
-from gateway.api.traced import Trace
+from gateway.api.history.traced import Trace
+from gateway.api.resources.peers import forward
 from gateway.tracing import TraceContext, Tracer
 from tests.api.test_peers import Place, place
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from gateway.message import Message, Properties, RawProperties
+from gateway.amqp.message import Message, Properties, RawProperties
+from gateway.amqp.values import Typed
 from gateway.tracing import TraceContext, header_pairs, into, of_message, of_request, parse, trace_of
-from gateway.values import Typed
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 PARENT = f"00-{TRACE}-{SPAN}-01"

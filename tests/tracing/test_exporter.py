@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway import collector as collectors
 from gateway.config import TracingSettings
 from gateway.errors import ConfigurationError, OutboundTimeout
-from gateway.telemetry import Metrics
+from gateway.observing import collector as collectors
+from gateway.observing.telemetry import Metrics
 from gateway.tracing import Exporter, OtlpForm, Tracer, exporter
 from gateway.tracing.names import SpanKind
 from tests.tracing.collector import Collector, collecting

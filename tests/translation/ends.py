@@ -7,15 +7,15 @@ from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
 
+from gateway.amqp.message import PROPERTY_NAMES, ArrivalTime, Deadline, Message, Properties, ReplyTo
+from gateway.amqp.values import DRAFT_STRINGS, TYPES, Timestamp, Typed, Value
 from gateway.fidelity import RESERVED, forward
-from gateway.message import PROPERTY_NAMES, ArrivalTime, Deadline, Message, Properties, ReplyTo
 from gateway.session import Version
 from gateway.translation import TranslationTarget, target_of
 from gateway.v010.version import V0_10
 from gateway.v08.version import V0_8
 from gateway.v09.version import V0_9
 from gateway.v091.version import V0_9_1
-from gateway.values import DRAFT_STRINGS, TYPES, Timestamp, Typed, Value
 
 NOW: Final = 1_700_000_000.0
 
@@ -104,7 +104,7 @@ HEADER_SAMPLES: Final[dict[str, tuple[Value, ...]]] = {
     "table": ({}, {"a": 1}, {"a": {"b": {"c": [1, {"d": UUID(int=5)}]}}, "empty": {}}),
     "array": ([], [1, "x", None], [[Typed("uint8", 5)], {"u": UUID(int=5)}, []]),
 }
-"""Wire type -> values. The other two types of :data:`gateway.values.TYPES` are on no wire."""
+"""Wire type -> values. The other two types of :data:`gateway.amqp.values.TYPES` are on no wire."""
 ON_NO_WIRE: Final = {"sequence-no", "bin48"}
 NAMES: Final = ("k", "", "é" * 127, "\udcff\udcfe", "x" * 255, "x-gateway-key-0")
 """Names of headers."""

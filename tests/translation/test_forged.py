@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from gateway.amqp.message import Deadline, Message, Properties
+from gateway.amqp.values import Table, Timestamp, Typed, Value
 from gateway.fidelity import RESERVED, digest, forward
 from gateway.fidelity.homes import pack
-from gateway.message import Deadline, Message, Properties
-from gateway.values import Table, Timestamp, Typed, Value
 from tests.pace import pace
 from tests.translation.ends import ENDS, HEADER_SAMPLES, PROPERTY_SAMPLES, mine
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from gateway.amqp.message import ArrivalTime, Deadline, Message, Properties, RawProperties, ReplyTo
+from gateway.amqp.values import Table, Typed
 from gateway.errors import FrameSyntaxError
 from gateway.fidelity import HELD, RESERVED, digest, forward, is_bare, is_held, raw_annotations, strip
 from gateway.fidelity.forwarding import HELD_MAX
-from gateway.message import ArrivalTime, Deadline, Message, Properties, RawProperties, ReplyTo
-from gateway.values import Table, Typed
 from tests.translation.ends import ENDS
 
 ENTRIES = {"id": "0190", "origin": "shop/m-1"}

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.amqp.message import ArrivalTime, Message, Properties, ReplyTo, UuidMessageId
 from gateway.fidelity import RESERVED, address_of, binding_url, digest, forward, strip, uuid_of
-from gateway.message import ArrivalTime, Message, Properties, ReplyTo, UuidMessageId
 from tests.translation.ends import ENDS
 
 UUID_TEXT = "12345678-1234-5678-1234-56781234567a"

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.amqp.message import Deadline, Message, Properties, ReplyTo
+from gateway.amqp.values import Timestamp, Typed, type_of
 from gateway.errors import EncodeError
 from gateway.fidelity import RESERVED, digest
-from gateway.message import Deadline, Message, Properties, ReplyTo
-from gateway.values import Timestamp, Typed, type_of
 from tests.translation.ends import ENDS, HEADER_SAMPLES, ON_NO_WIRE, PAIRS, PROPERTY_SAMPLES, hop, mine, samples
 
 SAMPLES = samples()

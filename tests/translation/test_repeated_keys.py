@@ -6,9 +6,9 @@ from base64 import b64decode
 
 import pytest
 
+from gateway.amqp.message import Message, Properties, RawProperties
 from gateway.errors import FrameSyntaxError
 from gateway.fidelity import forward
-from gateway.message import Message, Properties, RawProperties
 from gateway.notation.messages import received
 from tests.translation.ends import ENDS
 

@@ -9,12 +9,13 @@ from uuid import UUID
 
 import pytest
 
-from gateway.core.dead_letters import dead_letter_copy
+from gateway.amqp.message import ArrivalTime, Message, Properties, RawProperties, ReplyTo, UuidMessageId
+from gateway.amqp.values import Typed
+from gateway.core.sources.dead_letters import dead_letter_copy
 from gateway.errors import FrameSyntaxError
 from gateway.fidelity import LOSSES, RESERVED, copy_of, forward, strip
-from gateway.message import ArrivalTime, Message, Properties, RawProperties, ReplyTo, UuidMessageId
 from gateway.translation import WHY, target_of
-from gateway.upstreams.isolation import marked
+from gateway.upstreams.publishing.isolation import marked
 from gateway.v010.structs import DeliveryProperties, FragmentProperties, MessageProperties
 from gateway.v010.translate import read_message
 from gateway.v010.version import V0_10
@@ -22,7 +23,6 @@ from gateway.v010_draft import translate as draft
 from gateway.v010_draft.methods import MessageTransfer
 from gateway.v010_draft.tables import Tables
 from gateway.v091.version import V0_9_1
-from gateway.values import Typed
 from gateway.versions import VERSIONS
 from tests.translation.ends import ENDS, samples
 

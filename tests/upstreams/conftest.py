@@ -9,7 +9,8 @@ import pytest
 
 from gateway.config import BrokerSettings
 from gateway.session import Confirms
-from gateway.upstreams import Upstream, isolation
+from gateway.upstreams import Upstream
+from gateway.upstreams.publishing import isolation
 from tests.upstreams.fake import FakeBroker
 
 Start = Callable[..., Awaitable[Upstream]]

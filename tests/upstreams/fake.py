@@ -16,9 +16,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from gateway.errors import BrokerUnavailable, StateError, Unsupported
-from gateway.message import Message
-from gateway.operations import (
+from gateway.amqp.message import Message
+from gateway.amqp.operations import (
     BindQueue,
     Blocked,
     Cancel,
@@ -59,6 +58,7 @@ from gateway.operations import (
     UnbindQueue,
     Unblocked,
 )
+from gateway.errors import BrokerUnavailable, StateError, Unsupported
 from gateway.session import Capabilities, ClientConfig, Confirms, Role, Session, Version
 from gateway.transports.memory import memory_pair
 from gateway.transports.stream import Stream, StreamUser

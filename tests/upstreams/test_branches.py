@@ -9,16 +9,16 @@ from uuid import uuid4
 
 import pytest
 
+from gateway.amqp.message import Message, Properties
+from gateway.amqp.operations import Confirmed, Flow, Operation, Refused, Settlement, XaStatus, Xid
 from gateway.broker.server import EmbeddedBroker
 from gateway.config import BrokerSettings, EmbeddedSettings
 from gateway.errors import BrokerUnavailable, LimitExceeded, NotFound, PublishRefused, RemoteError, Unsupported
 from gateway.link import Channel
-from gateway.message import Message, Properties
-from gateway.operations import Confirmed, Flow, Operation, Refused, Settlement, XaStatus, Xid
 from gateway.upstreams import BranchOutcome, Upstream, UpstreamBranch
 from gateway.upstreams import branches as module
 from gateway.upstreams.branches import COMMITTED, HEURISTIC, UNDONE, BranchLane
-from gateway.upstreams.receipts import ROUTED
+from gateway.upstreams.publishing.receipts import ROUTED
 from tests.servers import BrokerJ
 
 

@@ -6,9 +6,10 @@ import asyncio
 
 import pytest
 
+from gateway.amqp.operations import Cancel, Consume, DeliveryTooLarge, Qos, QueryQueue, Settle, Settlement
 from gateway.errors import AccessRefused, BrokerUnavailable, NotFound, StateError
-from gateway.operations import Cancel, Consume, DeliveryTooLarge, Qos, QueryQueue, Settle, Settlement
-from gateway.upstreams import Consumer, ConsumerState, Delivery, Oversized, QueueInfo, consumers
+from gateway.upstreams import Consumer, ConsumerState, Delivery, Oversized, QueueInfo
+from gateway.upstreams.consuming import consumers
 from gateway.upstreams.topology import Topology
 from tests.upstreams.conftest import Start
 from tests.upstreams.fake import FakeBroker, Peer, until

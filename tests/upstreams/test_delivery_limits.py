@@ -6,10 +6,11 @@ import asyncio
 
 import pytest
 
-from gateway.message import Message, Properties
-from gateway.operations import Cancel, Settle, Settlement
-from gateway.upstreams import Delivery, Upstream, leases
-from gateway.upstreams.delivery_limits import is_last, is_used_up
+from gateway.amqp.message import Message, Properties
+from gateway.amqp.operations import Cancel, Settle, Settlement
+from gateway.upstreams import Delivery, Upstream
+from gateway.upstreams.consuming import leases
+from gateway.upstreams.consuming.delivery_limits import is_last, is_used_up
 from tests.upstreams.conftest import Start
 from tests.upstreams.fake import FakeBroker, until
 

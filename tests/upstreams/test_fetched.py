@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from gateway.operations import Cancel, Consume, Get, Qos, Settle, Settlement
-from gateway.upstreams import leases
+from gateway.amqp.operations import Cancel, Consume, Get, Qos, Settle, Settlement
+from gateway.upstreams.consuming import leases
 from tests.upstreams.conftest import Start
 from tests.upstreams.fake import FakeBroker, Peer, until
 

@@ -14,12 +14,12 @@ from contextlib import asynccontextmanager
 import pytest
 import trustme
 
+from gateway.amqp.message import Message
+from gateway.amqp.operations import Close, Done, OpenChannel, Opened
 from gateway.commands.client import print_json
 from gateway.commands.probe import as_document, show
 from gateway.config import BrokerSettings
 from gateway.errors import BrokerUnavailable
-from gateway.message import Message
-from gateway.operations import Close, Done, OpenChannel, Opened
 from gateway.session import ServerConfig, Version
 from gateway.upstreams import Upstream, UpstreamState, probe
 from gateway.v010.version import V0_10

@@ -9,6 +9,17 @@ from collections.abc import Sequence
 
 import pytest
 
+from gateway.amqp.message import Message, Properties, RawProperties
+from gateway.amqp.operations import (
+    Closed,
+    CloseReason,
+    Confirmed,
+    Failed,
+    OpenChannel,
+    Publish,
+    QueryExchange,
+    SelectConfirm,
+)
 from gateway.errors import (
     AccessRefused,
     BrokerUnavailable,
@@ -22,18 +33,8 @@ from gateway.errors import (
     RemoteError,
 )
 from gateway.fidelity import annotation
-from gateway.message import Message, Properties, RawProperties
-from gateway.operations import (
-    Closed,
-    CloseReason,
-    Confirmed,
-    Failed,
-    OpenChannel,
-    Publish,
-    QueryExchange,
-    SelectConfirm,
-)
-from gateway.upstreams import PublishReceipt, Upstream, isolation, publisher
+from gateway.upstreams import PublishReceipt, Upstream
+from gateway.upstreams.publishing import isolation, publisher
 from tests.upstreams.conftest import Start
 from tests.upstreams.fake import FakeBroker, Peer, until
 

@@ -7,18 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway.errors import (
-    BrokerUnavailable,
-    LeaseLost,
-    NoDeadLetterDestination,
-    NotFound,
-    Overloaded,
-    StateError,
-    Unroutable,
-    Unsupported,
-)
-from gateway.message import Message, Properties
-from gateway.operations import (
+from gateway.amqp.message import Message, Properties
+from gateway.amqp.operations import (
     Cancel,
     Cancelled,
     Close,
@@ -36,7 +26,18 @@ from gateway.operations import (
     Settle,
     Settlement,
 )
-from gateway.upstreams import Delivery, Oversized, leases
+from gateway.errors import (
+    BrokerUnavailable,
+    LeaseLost,
+    NoDeadLetterDestination,
+    NotFound,
+    Overloaded,
+    StateError,
+    Unroutable,
+    Unsupported,
+)
+from gateway.upstreams import Delivery, Oversized
+from gateway.upstreams.consuming import leases
 from tests.upstreams.conftest import Start
 from tests.upstreams.fake import FakeBroker, Peer, until
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from gateway.amqp.operations import Closed, CloseReason, Opened
 from gateway.config import BrokerSettings
-from gateway.operations import Closed, CloseReason, Opened
 from gateway.upstreams import probe
 from gateway.v08.version import V0_8
 from gateway.v09.version import V0_9

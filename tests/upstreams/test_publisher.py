@@ -6,19 +6,8 @@ import asyncio
 
 import pytest
 
-from gateway.errors import (
-    AccessRefused,
-    BrokerUnavailable,
-    EncodeError,
-    LimitExceeded,
-    NotFound,
-    OutcomeUnknown,
-    PreconditionFailed,
-    PublishRefused,
-    Unsupported,
-)
-from gateway.message import Message, Properties
-from gateway.operations import (
+from gateway.amqp.message import Message, Properties
+from gateway.amqp.operations import (
     ChannelClosed,
     Confirmed,
     Failed,
@@ -30,7 +19,19 @@ from gateway.operations import (
     Returned,
     SelectConfirm,
 )
-from gateway.upstreams import PublishReceipt, UpstreamState, publisher, waiting
+from gateway.errors import (
+    AccessRefused,
+    BrokerUnavailable,
+    EncodeError,
+    LimitExceeded,
+    NotFound,
+    OutcomeUnknown,
+    PreconditionFailed,
+    PublishRefused,
+    Unsupported,
+)
+from gateway.upstreams import PublishReceipt, UpstreamState
+from gateway.upstreams.publishing import publisher, waiting
 from tests.upstreams.conftest import Start
 from tests.upstreams.fake import FakeBroker, FakeSession, Peer, until
 

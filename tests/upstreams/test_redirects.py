@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
+from gateway.amqp.message import Message
+from gateway.amqp.operations import Alert, Settlement
 from gateway.broker.server import EmbeddedBroker
 from gateway.config import BrokerSettings, EmbeddedSettings, EmbeddedUser, parse_broker_url, parse_host
 from gateway.errors import BrokerUnavailable, ConfigurationError
 from gateway.limits import Limits
-from gateway.message import Message
-from gateway.operations import Alert, Settlement
 from gateway.upstreams import Upstream, UpstreamState, keeper
 from gateway.upstreams.keeper import Dialer, url_of
 from gateway.upstreams.redirects import REDIRECTS_MAX, RedirectRefused, allowed_places

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from gateway.amqp.operations import Consume, Settlement
 from gateway.errors import LimitExceeded
-from gateway.operations import Consume, Settlement
 from gateway.upstreams import ConsumerState, Delivery, spare_links
 from tests.upstreams.conftest import Start
 from tests.upstreams.fake import FakeBroker, until

@@ -6,8 +6,7 @@ import asyncio
 
 import pytest
 
-from gateway.errors import BrokerUnavailable, NotFound, Overloaded, PreconditionFailed, RemoteError
-from gateway.operations import (
+from gateway.amqp.operations import (
     BindingFound,
     CloseChannel,
     DeclareQueue,
@@ -15,6 +14,7 @@ from gateway.operations import (
     QueryBinding,
     QueryQueue,
 )
+from gateway.errors import BrokerUnavailable, NotFound, Overloaded, PreconditionFailed, RemoteError
 from gateway.upstreams import UpstreamState, topology
 from gateway.upstreams.topology import QueueInfo
 from tests.upstreams.conftest import Start

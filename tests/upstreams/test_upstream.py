@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from gateway.amqp.operations import Closed, CloseReason, DeclareQueue, Opened, Publish
 from gateway.config import BrokerSettings
 from gateway.errors import AuthenticationFailed, BrokerUnavailable, ConfigurationError
-from gateway.operations import Closed, CloseReason, DeclareQueue, Opened, Publish
 from gateway.runtime.backoff import Backoff
 from gateway.runtime.ids import ids
 from gateway.session import Version

@@ -14,8 +14,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from gateway.amqp.operations import Done, OpenChannel, Opened, Operation
 from gateway.limits import Limits
-from gateway.operations import Done, OpenChannel, Opened, Operation
 from gateway.session import ClientConfig, ServerConfig
 from gateway.v010 import controls as k
 from gateway.v010.assembler import Assembler, Content

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.operations import Closed, CloseReason
+from gateway.amqp.operations import Closed, CloseReason
 from gateway.v010 import commands as c
 from gateway.v010 import controls as k
 from gateway.v010.attached import CONTROLS

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.message import Message, Properties, ReplyTo
+from gateway.amqp.message import Message, Properties, ReplyTo
+from gateway.amqp.values import Typed
 from gateway.v010 import translate as native
-from gateway.values import Typed
 
 
 def header(properties: Properties, broker_j: bool = True) -> bytes:

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from gateway import sasl
-from gateway.operations import Closed, CloseReason, Opened
+from gateway.amqp import sasl
+from gateway.amqp.operations import Closed, CloseReason, Opened
 from gateway.session import ClientConfig, ServerConfig
 from gateway.v010 import controls as k
 from gateway.v010.frames import PROTOCOL_HEADER

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from gateway.amqp.operations import Close, Closed, CloseReason, OpenChannel, QueryQueue
 from gateway.errors import StateError, Unsupported
 from gateway.limits import Limits
-from gateway.operations import Close, Closed, CloseReason, OpenChannel, QueryQueue
 from gateway.session import Confirms, Role
 from gateway.v010 import controls as k
 from gateway.v010.client import learn

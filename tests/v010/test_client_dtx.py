@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from gateway import operations as o
+from gateway.amqp import operations as o
+from gateway.amqp.operations import XaStatus
 from gateway.errors import StateError
-from gateway.operations import XaStatus
 from gateway.v010 import commands as c
 from gateway.v010 import controls as k
 from gateway.v010 import dtx as d

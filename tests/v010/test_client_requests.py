@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from gateway import operations as o
+from gateway.amqp import operations as o
+from gateway.amqp.message import Message
+from gateway.amqp.values import Typed
 from gateway.limits import Limits
-from gateway.message import Message
 from gateway.v010 import commands as c
 from gateway.v010 import controls as k
 from gateway.v010.client_requests import REQUESTS
 from gateway.v010.structs import ExchangeBoundResult, ExchangeQueryResult, QueueQueryResult, Struct
 from gateway.v010.translate import write_header
-from gateway.values import Typed
 from tests.v010.peer import NOW, ClientPeer
 
 BROKER_J = {"product": "Apache Qpid Broker-J Core"}

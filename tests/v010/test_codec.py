@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.amqp.values import DRAFT_STRINGS, TYPES, Timestamp, Typed, type_of
 from gateway.errors import EncodeError, FrameSyntaxError
 from gateway.limits import Limits
 from gateway.v010 import codec, encoders
 from gateway.v010.codec import BROKEN_MAX, DECODERS, FIXED_WIDTHS, KEYS_MAX, Reading, read_map
 from gateway.v010.encoders import ENCODERS, carries, write_map
-from gateway.values import DRAFT_STRINGS, TYPES, Timestamp, Typed, type_of
 from tests.pace import seconds
 
 EVERY_TYPE: dict[str, Any] = {

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.amqp.message import Message
+from gateway.amqp.operations import Close, Closed, CloseReason, Opened, Publish
 from gateway.limits import Limits
-from gateway.message import Message
-from gateway.operations import Close, Closed, CloseReason, Opened, Publish
 from gateway.session import Role
 from gateway.v010 import commands as c
 from gateway.v010 import controls as k

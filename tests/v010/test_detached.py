@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from gateway import operations as o
+from gateway.amqp import operations as o
+from gateway.amqp.message import Message
+from gateway.amqp.operations import Settlement
 from gateway.errors import StateError
 from gateway.limits import Limits
-from gateway.message import Message
-from gateway.operations import Settlement
 from gateway.v010 import commands as c
 from gateway.v010 import controls as k
 from gateway.v010 import replay, server_channel

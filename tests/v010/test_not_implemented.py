@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway import operations as o
+from gateway.amqp import operations as o
+from gateway.amqp.message import Message
 from gateway.errors import MethodNotImplemented, remote_error
-from gateway.message import Message
 from gateway.v010 import commands as c
 from gateway.v010 import controls as k
 from gateway.v010.attached import failure

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.operations import Closed, CloseReason, Opened
+from gateway.amqp.operations import Closed, CloseReason, Opened
 from gateway.session import PendingLogin, Version
 from gateway.v010.version import V0_10
 from tests.pair import SERVER, SessionPair, only

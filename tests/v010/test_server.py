@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from gateway import operations as o
+from gateway.amqp import operations as o
+from gateway.amqp.operations import Closed, CloseReason
 from gateway.errors import StateError
 from gateway.limits import Limits
-from gateway.operations import Closed, CloseReason
 from gateway.session import Role
 from gateway.v010 import commands as c
 from gateway.v010 import controls as k

@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from gateway import operations as o
+from gateway.amqp import operations as o
+from gateway.amqp.message import Message, Properties
+from gateway.amqp.operations import Settlement
+from gateway.amqp.values import Typed
 from gateway.errors import EncodeError, LocalError, StateError, Unsupported
 from gateway.limits import Limits
-from gateway.message import Message, Properties
-from gateway.operations import Settlement
 from gateway.v010 import commands as c
 from gateway.v010 import controls as k
 from gateway.v010 import server_channel
 from gateway.v010.frames import COMMAND, write_segment
 from gateway.v010.structs import Acquired
 from gateway.v010.translate import DISCARD_UNROUTABLE, IMMEDIATE, read_delivery, write_header
-from gateway.values import Typed
 from tests.v010.peer import NOW, ServerPeer
 
 

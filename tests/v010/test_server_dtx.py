@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gateway import operations as o
-from gateway.operations import XaStatus
+from gateway.amqp import operations as o
+from gateway.amqp.operations import XaStatus
 from gateway.v010 import commands as c
 from gateway.v010 import dtx as d
 from gateway.v010.server_dtx import REQUESTS_DTX, RESULTS_DTX

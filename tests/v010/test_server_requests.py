@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway import operations as o
+from gateway.amqp import operations as o
 from gateway.v010 import commands as c
 from gateway.v010 import controls as k
 from gateway.v010.server_requests import MISSING, REQUESTS, RESULTS

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway import operations as o
-from gateway.message import Message, Properties, ReplyTo
-from gateway.operations import Settlement
+from gateway.amqp import operations as o
+from gateway.amqp.message import Message, Properties, ReplyTo
+from gateway.amqp.operations import Settlement
 from gateway.v010.session import ClientSession, ServerSession
 from gateway.v010.version import V0_10
 from tests.pair import SessionPair, only

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.amqp.message import Properties
+from gateway.amqp.values import Table, Timestamp, Typed
 from gateway.errors import FrameSyntaxError
 from gateway.fidelity import RESERVED
-from gateway.message import Properties
 from gateway.v010 import splice
 from gateway.v010.splice import SEAM
 from gateway.v010.structs import (
@@ -23,7 +24,6 @@ from gateway.v010.structs import (
     ReplyToStruct,
 )
 from gateway.v010.translate import decode
-from gateway.values import Table, Timestamp, Typed
 
 ENTRIES = {"id": "0190", "hops": "1", "long": "é" * 200}
 EVERY_WIDTH: Table = {

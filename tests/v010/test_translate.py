@@ -11,9 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.amqp.message import (
+    ArrivalTime,
+    Deadline,
+    Message,
+    Properties,
+    RawProperties,
+    ReplyTo,
+    UuidMessageId,
+)
+from gateway.amqp.values import Timestamp, Typed, Value, type_of
 from gateway.errors import EncodeError, FrameSyntaxError
 from gateway.fidelity import RESERVED
-from gateway.message import ArrivalTime, Deadline, Message, Properties, RawProperties, ReplyTo, UuidMessageId
 from gateway.v010 import translate
 from gateway.v010.structs import STRUCTS, DeliveryProperties, FragmentProperties, MessageProperties, ReplyToStruct
 from gateway.v010.translate import (
@@ -29,7 +38,6 @@ from gateway.v010.translate import (
     untouched,
     write_header,
 )
-from gateway.values import Timestamp, Typed, Value, type_of
 
 UUID_TEXT = "12345678-1234-5678-1234-567812345678"
 FITS = Properties(

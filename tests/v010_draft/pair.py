@@ -6,10 +6,10 @@ import struct
 from dataclasses import replace
 from typing import Any
 
+from gateway.amqp.operations import Consume, Consuming, Done, Operation, SelectConfirm
 from gateway.classic.frames import METHOD, method_frame
 from gateway.classic.methods import Method
 from gateway.limits import Limits
-from gateway.operations import Consume, Consuming, Done, Operation, SelectConfirm
 from gateway.v010.version import V0_10
 from gateway.v010_draft.attached import IDS, METHODS, REQUEST, RESPONSE, RESPONSE_KIND
 from gateway.v010_draft.tables import Tables

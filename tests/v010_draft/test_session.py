@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from gateway import operations as o
+from gateway.amqp import operations as o
+from gateway.amqp.message import Message, Properties
 from gateway.errors import EncodeError, StateError, Unsupported
 from gateway.limits import Limits
-from gateway.message import Message, Properties
 from gateway.session import Confirms, Role
 from gateway.v010.version import V0_10
 from gateway.v010_draft import methods as t
@@ -44,7 +44,7 @@ def test_a_wrong_password_is_told() -> None:
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "AMQPLAIN", "SCRAM-SHA-256"])
 def test_mechanisms(mechanism: str) -> None:
-    from gateway.sasl import scram_keys
+    from gateway.amqp.sasl import scram_keys
 
     pair = make_pair(scram=lambda user: scram_keys("guest", b"salt" * 4))
     config = replace(pair.client.config, mechanisms=(mechanism,))  # type: ignore[attr-defined]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from gateway.amqp.message import Message, Properties
 from gateway.fidelity import RESERVED
-from gateway.message import Message, Properties
 from gateway.v010_draft.splice import SEAM
 from gateway.v010_draft.translate import decode, write_properties
 

@@ -8,10 +8,10 @@ from uuid import UUID
 
 import pytest
 
+from gateway.amqp.values import DRAFT_STRINGS, TYPES, Timestamp, Typed
 from gateway.errors import EncodeError, FrameSyntaxError
 from gateway.limits import Limits
 from gateway.v010_draft.tables import DECODERS, ENCODERS, Tables, carries
-from gateway.values import DRAFT_STRINGS, TYPES, Timestamp, Typed
 
 TABLES = Tables()
 VALUES: dict[str, Any] = {

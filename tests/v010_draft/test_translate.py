@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from gateway.amqp.message import ArrivalTime, Message, Properties, RawProperties, ReplyTo
 from gateway.errors import EncodeError, FrameSyntaxError
 from gateway.fidelity import RESERVED, digest
-from gateway.message import ArrivalTime, Message, Properties, RawProperties, ReplyTo
 from gateway.v010_draft import methods as t
 from gateway.v010_draft.fields import ReferenceTo
 from gateway.v010_draft.tables import Tables

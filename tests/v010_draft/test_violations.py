@@ -8,12 +8,12 @@ from uuid import UUID
 
 import pytest
 
-from gateway import operations as o
+from gateway.amqp import operations as o
+from gateway.amqp.message import Message
 from gateway.classic import methods as m
 from gateway.classic.frames import method_frame
 from gateway.classic.methods import Method
 from gateway.limits import Limits
-from gateway.message import Message
 from gateway.v010_draft import methods as t
 from gateway.v010_draft.attached import METHODS
 from gateway.v010_draft.fields import ReferenceTo

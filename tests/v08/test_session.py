@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.classic import methods as m
-from gateway.classic.frames import content_frames, method_frame
-from gateway.errors import MethodNotImplemented
-from gateway.link import connection_error
-from gateway.message import Message
-from gateway.operations import (
+from gateway.amqp.message import Message
+from gateway.amqp.operations import (
     Close,
     Closed,
     CloseReason,
@@ -23,6 +19,10 @@ from gateway.operations import (
     Qos,
     SelectConfirm,
 )
+from gateway.classic import methods as m
+from gateway.classic.frames import content_frames, method_frame
+from gateway.errors import MethodNotImplemented
+from gateway.link import connection_error
 from gateway.session import Confirms, Role
 from gateway.v08.dialect import RABBITMQ as RABBITMQ_08
 from gateway.v08.session import ClientSession, ServerSession

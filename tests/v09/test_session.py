@@ -6,10 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.classic import methods as m
-from gateway.classic.frames import content_frames, method_frame
-from gateway.message import Message, Properties
-from gateway.operations import (
+from gateway.amqp.message import Message, Properties
+from gateway.amqp.operations import (
     Close,
     Closed,
     CloseReason,
@@ -22,12 +20,14 @@ from gateway.operations import (
     Recover,
     SelectConfirm,
 )
+from gateway.amqp.values import Timestamp, Typed
+from gateway.classic import methods as m
+from gateway.classic.frames import content_frames, method_frame
 from gateway.session import Confirms, Role
 from gateway.v09.methods import BasicRecoverSync, BasicRecoverSyncOk
 from gateway.v09.session import ClientSession, ServerSession
 from gateway.v09.unserved import UNSERVED
 from gateway.v09.version import V0_9
-from gateway.values import Timestamp, Typed
 from tests.classic.script import QPID, ScriptedClient, ScriptedServer
 from tests.classic.values import TABLES, sample
 from tests.pair import CLIENT, SERVER, SessionPair, only

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.classic import methods as m
-from gateway.message import Message, Properties
-from gateway.operations import (
+from gateway.amqp.message import Message, Properties
+from gateway.amqp.operations import (
     BindExchange,
     Blocked,
     Cancelled,
@@ -32,6 +31,7 @@ from gateway.operations import (
     Settlement,
     Unblocked,
 )
+from gateway.classic import methods as m
 from gateway.session import Confirms, Role
 from gateway.v091.session import ClientSession, ServerSession
 from gateway.v091.version import V0_9_1

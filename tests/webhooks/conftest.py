@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.outbound import GuardedTransport
-from gateway.webhooks.sender import Sender
+from gateway.webhooks.attempts.sender import Sender
 from tests.outbound.conftest import make, server
 
 __all__ = ["make", "server"]

@@ -9,19 +9,19 @@ from typing import Any
 
 import msgspec
 
+from gateway.amqp.message import Message, Properties
 from gateway.broker.server import EmbeddedBroker
 from gateway.config import BrokerSettings, EmbeddedSettings, EndpointSettings, LedgerSettings, SubscriptionSettings
 from gateway.core import Gateway
-from gateway.core.publishing import Publication as Publish
+from gateway.core.publishing.publisher import Publication as Publish
 from gateway.errors import NoSuchEndpoint
 from gateway.ledger import EventKind, Ledger, MessageFilter, Timeline
-from gateway.ledger.states import LATE_KINDS
-from gateway.message import Message, Properties
-from gateway.telemetry import Metrics
+from gateway.ledger.writing.states import LATE_KINDS
+from gateway.observing.telemetry import Metrics
 from gateway.upstreams import Upstream
+from gateway.webhooks.attempts.forms import PushedMessage
+from gateway.webhooks.attempts.sender import SendOutcome
 from gateway.webhooks.endpoint import Endpoint, EndpointState
-from gateway.webhooks.forms import PushedMessage
-from gateway.webhooks.sender import SendOutcome
 from gateway.webhooks.states import PushStatus
 from gateway.webhooks.supervisor import Pushes
 from tests.audited import missing

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
+from gateway.amqp.message import Message, Properties
 from gateway.config import EndpointSettings
 from gateway.errors import AnswerCut, AnswerHeadTooLarge, GatewayError, OutboundTimeout
 from gateway.ledger import MessageIds, id_text
-from gateway.message import Message, Properties
+from gateway.webhooks.attempts.forms import PushedMessage
+from gateway.webhooks.attempts.schedule import AttemptOutcome
+from gateway.webhooks.attempts.signing import SecretKey, SharedSecret, VerifyingKey, verify
+from gateway.webhooks.attempts.signing import SignatureOutcome as Signed
 from gateway.webhooks.endpoint import Endpoint, EndpointState
-from gateway.webhooks.forms import PushedMessage
-from gateway.webhooks.keys import HeldKey
-from gateway.webhooks.schedule import AttemptOutcome
-from gateway.webhooks.signing import SecretKey, SharedSecret, VerifyingKey, verify
-from gateway.webhooks.signing import SignatureOutcome as Signed
+from gateway.webhooks.settings.keys import HeldKey
 from tests.outbound.endpoint import BOMB, Request
 
 

@@ -14,9 +14,9 @@ import pytest
 from gateway.config import EndpointAuth
 from gateway.errors import AddressDenied, ConfigurationError, GatewayError, OutboundTimeout, TokenRefused
 from gateway.outbound import GuardedTransport
-from gateway.webhooks import auth as auth_module
-from gateway.webhooks.auth import EARLY, FRESH, LIFE_UNLESS_SAID, TOKENS, EndpointTokens, fixed
-from gateway.webhooks.sender import Sender
+from gateway.webhooks.attempts import auth as auth_module
+from gateway.webhooks.attempts.auth import EARLY, FRESH, LIFE_UNLESS_SAID, TOKENS, EndpointTokens, fixed
+from gateway.webhooks.attempts.sender import Sender
 from tests.outbound.endpoint import Endpoint as Server
 from tests.outbound.endpoint import plain
 from tests.webhooks.receivers import endpoint_of, message

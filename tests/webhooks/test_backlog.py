@@ -9,7 +9,7 @@ import pytest
 
 from gateway.errors import LedgerUnavailable
 from gateway.ledger import Ledger
-from gateway.ledger.owed import BacklogEntry, BacklogSettlement, Ending, Owed
+from gateway.ledger.pending.owed import BacklogEntry, BacklogSettlement, Ending, Owed
 from gateway.webhooks.backlog import FEW, SOON, EndpointBacklog
 from tests.webhooks.virtual import FakeLedger, now, run
 

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.config import EndpointAuth, EndpointSettings, EndpointTls
 from gateway.errors import EncodeError
-from gateway.webhooks.checks import AUTH, check_endpoint, keep_secrets, put_back, take_out
+from gateway.webhooks.settings.checks import AUTH, check_endpoint, keep_secrets, put_back, take_out
 
 URL = "https://hooks.example/in?a=b"
 OAUTH = EndpointAuth(kind="oauth2", user="u", secret="s", token_url="https://id.example/token")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from gateway.errors import ConnectFailed, OutboundTimeout
-from gateway.telemetry import Metrics
+from gateway.observing.telemetry import Metrics
+from gateway.webhooks.attempts.schedule import AttemptOutcome, NextStep
+from gateway.webhooks.attempts.sender import SendOutcome
 from gateway.webhooks.counts import PushCounts, reason_of
-from gateway.webhooks.schedule import AttemptOutcome, NextStep
-from gateway.webhooks.sender import SendOutcome
 
 
 @pytest.mark.parametrize(

@@ -31,13 +31,13 @@ from gateway.errors import (
 )
 from gateway.ledger import Ledger
 from gateway.outbound import GuardedTransport
-from gateway.webhooks import endpoints as module
-from gateway.webhooks import resealing
-from gateway.webhooks.documents import Spec, purposes_of
-from gateway.webhooks.endpoints import ENDPOINT_RESOURCE, STATE, EndpointRegistry, EndpointState
-from gateway.webhooks.secrets import Seals
-from gateway.webhooks.sender import Sender
-from gateway.webhooks.signing import SignatureOutcome as Signed
+from gateway.webhooks.attempts.sender import Sender
+from gateway.webhooks.attempts.signing import SignatureOutcome as Signed
+from gateway.webhooks.settings import endpoints as module
+from gateway.webhooks.settings import resealing
+from gateway.webhooks.settings.documents import Spec, purposes_of
+from gateway.webhooks.settings.endpoints import ENDPOINT_RESOURCE, STATE, EndpointRegistry, EndpointState
+from gateway.webhooks.settings.secrets import Seals
 from tests.core.conftest import ledger
 from tests.outbound.endpoint import Endpoint as Server
 from tests.outbound.endpoint import plain

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.config import EndpointAuth
-from gateway.webhooks.excerpts import KEPT_MAX, REDACTED, excerpt, secrets_of
+from gateway.webhooks.attempts.excerpts import KEPT_MAX, REDACTED, excerpt, secrets_of
 from tests.webhooks.receivers import SECRET, SHARED, endpoint_of
 
 

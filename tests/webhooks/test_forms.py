@@ -15,15 +15,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.amqp.message import ArrivalTime, Deadline, Message, Properties, RawProperties, ReplyTo
+from gateway.amqp.values import Timestamp, Typed
 from gateway.config import EndpointSettings
 from gateway.errors import EncodeError, FrameSyntaxError
 from gateway.fidelity import RESERVED
-from gateway.message import ArrivalTime, Deadline, Message, Properties, RawProperties, ReplyTo
 from gateway.notation.values import table_from_json
 from gateway.outbound.hosts import split_url
 from gateway.outbound.requests import request_line, request_octets
-from gateway.values import Timestamp, Typed
-from gateway.webhooks.forms import BATCHED, HEAD_MAX, FormedRequest, PushedMessage, write
+from gateway.webhooks.attempts.forms import BATCHED, HEAD_MAX, FormedRequest, PushedMessage, write
 
 FORMATS = ("json", "raw", "cloudevents-binary", "cloudevents-structured", "cloudevents-batch")
 ID, MESSAGE = "01a1ffe1-636a-7000-afa0-e29c385ad9de", "01a1ffe1-636a-7000-afa0-000000000001"

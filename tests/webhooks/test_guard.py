@@ -13,8 +13,8 @@ from gateway.config import EndpointAuth, EndpointSettings
 from gateway.errors import AddressDenied, ConnectFailed, EncodeError, GatewayError
 from gateway.outbound import GuardedTransport, OutboundRules
 from gateway.outbound.addresses import Address, denied
-from gateway.webhooks.handshake import ask
-from gateway.webhooks.sender import Sender
+from gateway.webhooks.attempts.handshake import ask
+from gateway.webhooks.attempts.sender import Sender
 from tests.outbound.conftest import Make
 from tests.outbound.test_rebinding import PUBLIC, TRIES, inside
 from tests.outbound.vectors import VECTORS

@@ -11,7 +11,7 @@ import pytest
 from gateway.config import EndpointAuth, EndpointSettings
 from gateway.errors import AddressDenied
 from gateway.outbound import GuardedTransport
-from gateway.webhooks.handshake import HandshakeRefused, ask
+from gateway.webhooks.attempts.handshake import HandshakeRefused, ask
 from tests.outbound.endpoint import Endpoint as Server
 from tests.outbound.endpoint import plain
 

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from gateway.errors import ConfigurationError, EncodeError, StateError
-from gateway.webhooks import keys
-from gateway.webhooks.keys import HeldKey, PublicKeys, StoredKey
-from gateway.webhooks.secrets import Seals
-from gateway.webhooks.signing import KEYS_MAX, SecretKey
+from gateway.webhooks.attempts.signing import KEYS_MAX, SecretKey
+from gateway.webhooks.settings import keys
+from gateway.webhooks.settings.keys import HeldKey, PublicKeys, StoredKey
+from gateway.webhooks.settings.secrets import Seals
 
 SEALS = Seals([bytes(32)])
 octets = random.Random(1).randbytes

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from gateway.errors import ConnectFailed, OutboundTimeout
-from gateway.webhooks.forms import PushedMessage
+from gateway.webhooks.attempts.forms import PushedMessage
+from gateway.webhooks.attempts.sender import SendOutcome
+from gateway.webhooks.attempts.slots import SHARES, Health
 from gateway.webhooks.lines import Demand
-from gateway.webhooks.sender import SendOutcome
-from gateway.webhooks.slots import SHARES, Health
 from tests.webhooks.virtual import World, now, run
 
 ENDPOINTS = 500

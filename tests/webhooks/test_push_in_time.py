@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
+from gateway.amqp.message import Message, Properties
 from gateway.errors import ConnectFailed, OutboundTimeout, Overloaded
 from gateway.ledger import EventKind
-from gateway.ledger.owed import BacklogSettlement, BacklogStatus, Ending
-from gateway.message import Message, Properties
+from gateway.ledger.pending.owed import BacklogSettlement, BacklogStatus, Ending
+from gateway.webhooks.attempts.forms import PushedMessage
+from gateway.webhooks.attempts.schedule import DELAYS, JITTER
+from gateway.webhooks.attempts.sender import SendOutcome
 from gateway.webhooks.endpoint import EndpointState
-from gateway.webhooks.forms import PushedMessage
-from gateway.webhooks.schedule import DELAYS, JITTER
-from gateway.webhooks.sender import SendOutcome
 from gateway.webhooks.states import PushState
 from tests.webhooks.virtual import FakeConsumer, World, now, run
 

@@ -10,19 +10,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.core import intake
-from gateway.core.stored import open_envelope
+from gateway.amqp.message import Message, Properties
+from gateway.amqp.operations import Settlement
+from gateway.core.sources import intake
+from gateway.core.sources.stored import open_envelope
 from gateway.errors import LedgerUnavailable, OutboundTimeout
 from gateway.fidelity import annotate, annotation
 from gateway.ledger import EventKind, id_text
-from gateway.ledger.deliveries import DeliveryStore
-from gateway.message import Message, Properties
-from gateway.operations import Settlement
+from gateway.ledger.pending.deliveries import DeliveryStore
 from gateway.upstreams import Delivery
 from gateway.webhooks import pusher, supervisor
-from gateway.webhooks.forms import PushedMessage
-from gateway.webhooks.outcomes import PushOutcomes
-from gateway.webhooks.sender import SendOutcome
+from gateway.webhooks.attempts.forms import PushedMessage
+from gateway.webhooks.attempts.outcomes import PushOutcomes
+from gateway.webhooks.attempts.sender import SendOutcome
 from gateway.webhooks.states import PushState
 from tests.webhooks.pushed import Estate, until
 

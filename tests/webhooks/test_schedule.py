@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gateway import errors
 from gateway.errors import GatewayError
 from gateway.fidelity.deaths import CODES
-from gateway.webhooks.schedule import (
+from gateway.webhooks.attempts.schedule import (
     DELAYS,
     ERRORS,
     HOUR,

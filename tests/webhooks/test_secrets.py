@@ -11,7 +11,7 @@ import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from gateway.errors import ConfigurationError
-from gateway.webhooks.secrets import KEYS_MAX, Seals, load_seals
+from gateway.webhooks.settings.secrets import KEYS_MAX, Seals, load_seals
 
 KEY, OTHER = bytes(32), bytes(range(32))
 

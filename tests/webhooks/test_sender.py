@@ -20,11 +20,11 @@ from gateway.config import EndpointAuth
 from gateway.errors import AddressDenied, ConfigurationError, EncodeError, GatewayError, ResolveFailed
 from gateway.outbound import GuardedTransport, OutboundRules
 from gateway.outbound.addresses import Address
-from gateway.webhooks import sender as sender_module
+from gateway.webhooks.attempts import sender as sender_module
+from gateway.webhooks.attempts.schedule import NextStep, Schedule
+from gateway.webhooks.attempts.sender import Sender, SendOutcome
+from gateway.webhooks.attempts.signing import SignatureOutcome as Signed
 from gateway.webhooks.endpoint import Endpoint
-from gateway.webhooks.schedule import NextStep, Schedule
-from gateway.webhooks.sender import Sender, SendOutcome
-from gateway.webhooks.signing import SignatureOutcome as Signed
 from tests.outbound.conftest import Make
 from tests.outbound.endpoint import Endpoint as Server
 from tests.outbound.endpoint import Request

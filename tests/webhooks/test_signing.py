@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
 from gateway.errors import EncodeError
-from gateway.webhooks.signing import (
+from gateway.webhooks.attempts.signing import (
     KEYS_MAX,
     TOLERANCE,
     PublicKey,

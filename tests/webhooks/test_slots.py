@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from gateway.webhooks.slots import SHARES, SLOW_AFTER, EndpointSlots, Health, Slots
+from gateway.webhooks.attempts.slots import SHARES, SLOW_AFTER, EndpointSlots, Health, Slots
 
 
 class Player:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.webhooks.signing import SecretKey, SharedSecret, sign
+from gateway.webhooks.attempts.signing import SecretKey, SharedSecret, sign
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "reference" / "webhook-signatures.md"
 SNIPPET = re.compile(r"<!-- verify: (\w+) -->\n\n```\w+\n(.*?)```", re.DOTALL)

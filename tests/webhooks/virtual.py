@@ -17,28 +17,36 @@ from typing import Any
 
 import msgspec
 
+from gateway.amqp.message import Message, Properties
+from gateway.amqp.operations import Settlement as Settle
 from gateway.budgets import Budgets
 from gateway.config import BrokerSettings, SubscriptionSettings, parse_broker_url
-from gateway.core.byte_budget import ByteBudget
-from gateway.core.dead_letters import DeadLetterPublisher
-from gateway.core.parts import Parts
+from gateway.core.leasing.parts import Parts
+from gateway.core.sources.byte_budget import ByteBudget
+from gateway.core.sources.dead_letters import DeadLetterPublisher
 from gateway.core.subscriptions import SubscriptionResource
 from gateway.errors import LeaseLost, LedgerUnavailable, StateError
 from gateway.ledger import InboxRow, LogEntry, MessageIds
-from gateway.ledger.disk import Disk
-from gateway.ledger.owed import ENDINGS, BacklogCounts, BacklogEntry, BacklogSettlement, BacklogStatus, Ending, Owed
-from gateway.message import Message, Properties
-from gateway.operations import Settlement as Settle
+from gateway.ledger.db.disk import Disk
+from gateway.ledger.pending.owed import (
+    ENDINGS,
+    BacklogCounts,
+    BacklogEntry,
+    BacklogSettlement,
+    BacklogStatus,
+    Ending,
+    Owed,
+)
+from gateway.observing.telemetry import Metrics
 from gateway.runtime import replaced
 from gateway.runtime.clock import clock
 from gateway.session import Capabilities, Version
-from gateway.telemetry import Metrics
 from gateway.upstreams import ConsumerState, PublishReceipt
 from gateway.v091.version import V0_9_1
+from gateway.webhooks.attempts.journal import PushJournal
+from gateway.webhooks.attempts.replies import Replies
 from gateway.webhooks.counts import PushCounts
-from gateway.webhooks.journal import PushJournal
 from gateway.webhooks.pusher import Pusher
-from gateway.webhooks.replies import Replies
 from gateway.webhooks.targets import Targets
 from tests.webhooks.pushed import Receivers
 

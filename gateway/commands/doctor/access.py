@@ -10,7 +10,7 @@ import msgspec
 from gateway.access.configured import doubts
 from gateway.access.scopes import principal_of
 from gateway.access.tokens import FAMILIES, KEYS_MAX, KID_MAX, SET_MAX, WITHIN, JwkSet, refusal_of
-from gateway.api.auth import ConfiguredKeys
+from gateway.api.http.auth import ConfiguredKeys
 from gateway.app import check_configuration
 from gateway.broker.logins import open_to_strangers
 from gateway.commands.doctor.files import owner_only
@@ -20,7 +20,7 @@ from gateway.config import Config, EmbeddedSettings, FrontSettings, asks_for_cre
 from gateway.errors import ConfigurationError, GatewayError
 from gateway.outbound import DEFAULT_OUTBOUND_LIMITS, GuardedTransport
 from gateway.upstreams.keeper import is_loopback
-from gateway.webhooks.checks import check_endpoint
+from gateway.webhooks.settings.checks import check_endpoint
 
 KEY_SHORT = 20
 """A key of fewer characters can be guessed."""

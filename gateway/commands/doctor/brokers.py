@@ -13,6 +13,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from gateway.access.scopes import PUBLISHERS, parse_scope
+from gateway.amqp.operations import CloseReason
 from gateway.commands.doctor.findings import Report
 from gateway.commands.doctor.network import ShownCertificate, Unreachable, addresses, connect, judge_dates, shown_by
 from gateway.commands.doctor.permissions import Around, Uses
@@ -22,12 +23,9 @@ from gateway.errors import (
     ConfigurationError,
     GatewayError,
 )
-from gateway.front.rules import RULES, rules_for
-from gateway.front.target import target_of
+from gateway.front.channels.rules import RULES, rules_for
+from gateway.front.channels.target import target_of
 from gateway.link import Link
-from gateway.operations import (
-    CloseReason,
-)
 from gateway.session import Version
 from gateway.transports import client_context
 from gateway.upstreams.client_limits import client_limits

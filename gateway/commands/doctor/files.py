@@ -18,14 +18,14 @@ from typing import Final
 from gateway.commands.doctor.findings import Report
 from gateway.commands.doctor.network import judge_dates, judge_file, read_certificates
 from gateway.config import Config, TlsSettings
-from gateway.core.peers import SECRET_MIN
+from gateway.core.work.peers import SECRET_MIN
 from gateway.errors import ConfigurationError, EncodeError
-from gateway.ledger.disk import reserve_of
-from gateway.ledger.engine import Database
+from gateway.ledger.db.disk import reserve_of
+from gateway.ledger.db.engine import Database
 from gateway.runtime.clock import clock
 from gateway.transports import client_context
 from gateway.transports.tls import ServerTls
-from gateway.webhooks.secrets import load_seals
+from gateway.webhooks.settings.secrets import load_seals
 
 SPACE_LOW: Final = 1 << 30
 """Less free space than this is worth a word, in octets."""

@@ -25,14 +25,14 @@ from gateway.commands.doctor.network import Unreachable, addresses
 from gateway.config import Config, broker_names
 from gateway.errors import ConfigurationError
 from gateway.exits import DAMAGED, USAGE
-from gateway.ledger.engine import NETWORK_FILESYSTEMS, Database, filesystem_of
-from gateway.ledger.ids import DAY_MS
-from gateway.ledger.models import PARTITIONED, metadata
-from gateway.ledger.schema import HEAD, partition_name
+from gateway.ledger.db.engine import NETWORK_FILESYSTEMS, Database, filesystem_of
+from gateway.ledger.db.ids import DAY_MS
+from gateway.ledger.db.models import PARTITIONED, metadata
+from gateway.ledger.db.schema import HEAD, partition_name
 from gateway.runtime.clock import clock
 from gateway.runtime.threads import threads
 from gateway.upstreams.keeper import is_loopback
-from gateway.webhooks.secrets import key_of, load_seals
+from gateway.webhooks.settings.secrets import key_of, load_seals
 
 if TYPE_CHECKING:
     import psycopg

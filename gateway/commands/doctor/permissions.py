@@ -17,6 +17,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from gateway.amqp.message import Message, Properties, RawProperties
+from gateway.amqp.operations import (
+    Consume,
+    ExchangeFound,
+    Outcome,
+    Publish,
+    QueryExchange,
+    QueryQueue,
+    Refused,
+    Request,
+    SelectConfirm,
+)
 from gateway.commands.doctor.findings import Report
 from gateway.config import BrokerUrl
 from gateway.errors import (
@@ -28,18 +40,6 @@ from gateway.errors import (
     PreconditionFailed,
 )
 from gateway.link import Channel, Link
-from gateway.message import Message, Properties, RawProperties
-from gateway.operations import (
-    Consume,
-    ExchangeFound,
-    Outcome,
-    Publish,
-    QueryExchange,
-    QueryQueue,
-    Refused,
-    Request,
-    SelectConfirm,
-)
 from gateway.runtime.ids import ids
 from gateway.versions import PROTOCOLS
 

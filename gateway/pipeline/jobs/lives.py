@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from gateway.ledger.states import EventKind
+from gateway.ledger.writing.states import EventKind
 
 
 class Role(StrEnum):
@@ -106,25 +106,25 @@ def _flow(writes: str, text: str) -> Flow:
 
 FLOWS: Final[Mapping[str, Flow]] = {
     "publish": _flow(
-        "gateway.core.publishing, gateway.core.keys",
+        "gateway.core.publishing.publisher, gateway.core.publishing.keys",
         "begins: accepted | holds: resent | ends: confirmed unroutable refused not_sent unknown",
     ),
     "publish later": _flow(
-        "gateway.core.outbox",
+        "gateway.core.publishing.outbox",
         "begins: scheduled | holds: resent | ends: confirmed unroutable refused not_sent cancelled",
     ),
     "pull": _flow(
-        "gateway.core.broker_leases",
+        "gateway.core.leasing.broker_leases",
         "begins: received | holds: delivered extended released lease_expired lease_lost"
         " | ends: acknowledged rejected discarded filtered dead_lettered",
     ),
     "pull from the ledger": _flow(
-        "gateway.core.intake, gateway.core.ledger_pulls, gateway.core.ledger_settling",
+        "gateway.core.sources.intake, gateway.core.leasing.ledger_pulls, gateway.core.leasing.ledger_settling",
         "begins: stored | holds: delivered extended released lease_expired dead revived"
         " | ends: acknowledged discarded filtered dead_lettered purged | notes: duplicate_dropped",
     ),
     "push": _flow(
-        "gateway.webhooks.outcomes, gateway.webhooks.pusher",
+        "gateway.webhooks.attempts.outcomes, gateway.webhooks.pusher",
         "begins: received stored | holds: attempt_failed dead revived"
         " | ends: acknowledged filtered dead_lettered purged | notes: replied duplicate_dropped",
     ),

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.ledger.states import EventKind
+from gateway.ledger.writing.states import EventKind
 
 REPLAY: Final = "replay"
 UNKNOWN: Final = "(unknown)"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import adbc_driver_manager as adbc
 
 from gateway.errors import ServiceRefused
-from gateway.ledger.engine import Database
+from gateway.ledger.db.engine import Database
 from gateway.logs import Log, arrow
 from gateway.logs.columns import Field, fields
 from gateway.pipeline.source.http import Away, RangeGone

@@ -10,8 +10,8 @@ import logging
 from collections.abc import Iterable
 from typing import Any
 
+from gateway.observing.telemetry import LOGGER, JsonFormatter, log
 from gateway.pipeline.source.offsets import Range
-from gateway.telemetry import LOGGER, JsonFormatter, log
 
 
 def note(event: str, **fields: Any) -> None:

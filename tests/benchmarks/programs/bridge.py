@@ -15,14 +15,14 @@ from typing import Any
 
 import uvloop
 
+from gateway.amqp.message import Message
+from gateway.amqp.operations import Consume, Consuming, Deliver, Publish, Settlement
 from gateway.app import COLLECTOR
 from gateway.bridges.items import BridgeDelivery
 from gateway.bridges.routes import BridgeRoute
 from gateway.config import BridgeSettings, BridgeSource, BridgeTarget, BrokerSettings
-from gateway.core.consuming import own_id
+from gateway.core.leasing.consuming import own_id
 from gateway.ledger import MessageIds, id_text
-from gateway.message import Message
-from gateway.operations import Consume, Consuming, Deliver, Publish, Settlement
 from gateway.session import Version
 from gateway.translation import target_of
 from gateway.upstreams import Delivery, PublishReceipt, Upstream

@@ -15,12 +15,12 @@ from typing import Any
 import uvloop
 
 from gateway import __version__
+from gateway.amqp.message import Message, Properties
 from gateway.app import COLLECTOR
 from gateway.config import BrokerSettings, LedgerSettings
 from gateway.core import Gateway, Publication
 from gateway.ledger import InboxRow, Ledger, LogEntry
-from gateway.message import Message, Properties
-from gateway.telemetry import Metrics
+from gateway.observing.telemetry import Metrics
 from gateway.upstreams import Upstream
 from gateway.upstreams.keeper import Dialer
 from tests.benchmarks.programs import gateway as link

@@ -7,11 +7,8 @@ from typing import Any
 
 import uvloop
 
-from gateway.config import BrokerSettings
-from gateway.errors import GatewayError
-from gateway.link import Channel
-from gateway.message import Message, Properties
-from gateway.operations import (
+from gateway.amqp.message import Message, Properties
+from gateway.amqp.operations import (
     Confirmed,
     Consume,
     DeclareQueue,
@@ -24,6 +21,9 @@ from gateway.operations import (
     Settle,
     Settlement,
 )
+from gateway.config import BrokerSettings
+from gateway.errors import GatewayError
+from gateway.link import Channel
 from gateway.upstreams.keeper import Dialer
 from tests.benchmarks.programs.clock import Stopwatch, answer
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import uvloop
 
+from gateway.amqp.message import Message
+from gateway.amqp.operations import Consume, DeclareQueue, DeleteQueue, Qos
 from gateway.config import BrokerSettings
-from gateway.message import Message
-from gateway.operations import Consume, DeclareQueue, DeleteQueue, Qos
 from gateway.upstreams.keeper import Dialer
 from tests.benchmarks.programs.clock import cpu_of, largest, resident
 from tests.benchmarks.programs.gateway import Bench, consume, publish

@@ -13,12 +13,12 @@ import gc
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from gateway.amqp.message import Message, Properties
+from gateway.amqp.operations import Consume, Consuming, Deliver, Operation, Publish
 from gateway.classic import methods, properties
 from gateway.classic.frames import CONTENT_HEADER, FRAME_HEADER, METHOD_KEY, content_frames, method_frame
 from gateway.classic.tables import RABBITMQ_TAGS, TableCodec
 from gateway.limits import DEFAULT_LIMITS
-from gateway.message import Message, Properties
-from gateway.operations import Consume, Consuming, Deliver, Operation, Publish
 from gateway.session import Version
 from gateway.v010.version import V0_10
 from gateway.v08.version import V0_8

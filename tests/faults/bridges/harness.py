@@ -35,13 +35,13 @@ from typing import Any, Final
 from urllib.parse import quote
 from uuid import uuid4
 
+from gateway.amqp.operations import Settlement
 from gateway.config import BrokerSettings
 from gateway.errors import GatewayError, NotFound
 from gateway.fidelity import annotation
-from gateway.ledger.encoding import parse
-from gateway.ledger.ids import id_text
-from gateway.ledger.states import EventKind, state_of
-from gateway.operations import Settlement
+from gateway.ledger.db.encoding import parse
+from gateway.ledger.db.ids import id_text
+from gateway.ledger.writing.states import EventKind, state_of
 from gateway.upstreams import Delivery, Upstream
 from tests.faults import checker as common
 from tests.faults.bridges import checker

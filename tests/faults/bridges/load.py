@@ -11,9 +11,9 @@ from hashlib import sha256
 from typing import Final
 from uuid import UUID, uuid5
 
+from gateway.amqp.message import Message, Properties
+from gateway.amqp.values import Timestamp, Typed
 from gateway.fidelity import RESERVED
-from gateway.message import Message, Properties
-from gateway.values import Timestamp, Typed
 from tests.faults.source import Kind, Shape
 
 _NAMESPACE: Final = UUID("4be1ab2e-60a8-4c3c-9d7c-1a5a1fb6f3f4")

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Final
 from uuid import uuid4
 
-from gateway.message import Message
+from gateway.amqp.message import Message
 from tests.faults.bridges.harness import BridgeRun
 from tests.faults.poison import DENIED_KEY, PASSWORD, Denied
 from tests.servers import BrokerJ, RabbitMQ

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from gateway.message import Message
+from gateway.amqp.message import Message
 from tests.faults.bridges import accidents, obstacles, poisons
 from tests.faults.bridges.harness import EXCHANGE, BridgeRun
 from tests.faults.bridges.poisons import LIMIT

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from gateway.amqp.message import Message, Properties
+from gateway.amqp.values import Typed
 from gateway.fidelity import RESERVED
-from gateway.message import Message, Properties
-from gateway.values import Typed
 from tests.faults.bridges.checker import COLUMNS, Accident, Copy, Found, Recorded, Verdict, check, row
 from tests.faults.bridges.load import digest
 from tests.faults.checker import History, NotDrained, Outcome, table

@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from typing import Any, Final
 from uuid import UUID, uuid5
 
+from gateway.amqp.message import Message, Properties
+from gateway.amqp.values import Timestamp, Typed
 from gateway.fidelity import annotate
-from gateway.ledger.ids import MessageIds, id_text
-from gateway.message import Message, Properties
-from gateway.values import Timestamp, Typed
+from gateway.ledger.db.ids import MessageIds, id_text
 from tests.faults.checker import digest
 from tests.faults.source import Kind, Shape
 

@@ -8,8 +8,8 @@ from uuid import UUID
 
 import pytest
 
-from gateway.message import Message
-from gateway.values import Typed
+from gateway.amqp.message import Message
+from gateway.amqp.values import Typed
 from tests.faults.checker import History, NotDrained, Outcome, Reception, Settled, Verdict
 from tests.faults.consumers.checker import COLUMNS, Found, check, never_handed_out, row
 from tests.faults.consumers.lanes import LANES, PULL, PUSH, STREAMS, Lane

@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
+from gateway.amqp.message import Message
 from gateway.config import PipelineSettings
-from gateway.ledger.states import EventKind
-from gateway.message import Message
+from gateway.ledger.writing.states import EventKind
 from gateway.pipeline.jobs.base import Context, options_of
 from gateway.pipeline.jobs.breaks import unlike, unopened
 from gateway.pipeline.jobs.estate import Estate, HeldPublishes, ask_estate

@@ -6,7 +6,7 @@ from itertools import chain
 
 import pytest
 
-from gateway.ledger.states import RULES, EventKind, MessagePhase
+from gateway.ledger.writing.states import RULES, EventKind, MessagePhase
 from gateway.pipeline.jobs.lives import FINAL, FLOWS, LIVES, Role
 
 ENDS = {Role.ENDS, Role.LEAVES, Role.DOUBTS}

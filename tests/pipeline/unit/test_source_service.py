@@ -14,8 +14,8 @@ import pytest
 from pyspark.sql.types import StructField, StructType, _parse_datatype_json_value
 
 from gateway.errors import CursorOwned, ServiceRefused, SourceGone
-from gateway.ledger.engine import Database
-from gateway.ledger.log_rows import ROW
+from gateway.ledger.db.engine import Database
+from gateway.ledger.logs.log_rows import ROW
 from gateway.logs import arrow
 from gateway.pipeline.schema import COLUMNS
 from gateway.pipeline.source import adbc

@@ -10,9 +10,9 @@ from __future__ import annotations
 import struct
 from typing import Any, Final
 
+from gateway.amqp.message import PROPERTY_NAMES, ArrivalTime, Message, Properties, ReplyTo
+from gateway.amqp.values import Typed, Value, type_of
 from gateway.fidelity import HELD, digest, forward, strip
-from gateway.message import PROPERTY_NAMES, ArrivalTime, Message, Properties, ReplyTo
-from gateway.values import Typed, Value, type_of
 from tests.translation.live.ends import End
 from tests.translation.live.values import HELD_HEADERS
 

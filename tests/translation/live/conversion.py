@@ -17,12 +17,12 @@ from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID, uuid4
 
+from gateway.amqp.message import PROPERTY_NAMES, Message, Properties, ReplyTo
+from gateway.amqp.operations import Settlement
+from gateway.amqp.values import Timestamp, Typed, Value, type_of
 from gateway.errors import GatewayError
 from gateway.fidelity import forward
-from gateway.message import PROPERTY_NAMES, Message, Properties, ReplyTo
-from gateway.operations import Settlement
 from gateway.upstreams import Delivery, Upstream
-from gateway.values import Timestamp, Typed, Value, type_of
 from gateway.versions import VERSION_NAMES
 from tests.translation.live import native
 from tests.translation.live.__main__ import servers

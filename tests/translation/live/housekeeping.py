@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from uuid import uuid4
 
-from gateway.message import Message, Properties
-from gateway.operations import Settlement
+from gateway.amqp.message import Message, Properties
+from gateway.amqp.operations import Settlement
 from gateway.upstreams import Upstream
 from tests.translation.live.__main__ import servers
 from tests.translation.live.ends import ENDS, End, Servers

@@ -16,8 +16,8 @@ from random import Random
 from typing import Any, Final
 from uuid import UUID
 
-from gateway.message import Message, Properties
-from gateway.values import Value, type_of
+from gateway.amqp.message import Message, Properties
+from gateway.amqp.values import Value, type_of
 from tests.translation.live import values
 from tests.translation.live.ends import End
 

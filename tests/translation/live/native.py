@@ -9,9 +9,9 @@ import time
 from typing import Any, Final
 from uuid import UUID
 
+from gateway.amqp.message import Message, Properties, RawProperties, ReplyTo
 from gateway.classic import properties as classic
 from gateway.classic.tables import QPID_TAGS, TableCodec
-from gateway.message import Message, Properties, RawProperties, ReplyTo
 from gateway.v010.structs import DELIVERY_PROPERTIES, DeliveryProperties, MessageProperties, ReplyToStruct
 from gateway.v010.translate import DIALECT_OF_BROKER_J
 from gateway.versions import protocol_of, version_named

@@ -14,17 +14,17 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from uuid import uuid4
 
+from gateway.amqp.message import Message
+from gateway.amqp.operations import Settlement
 from gateway.bridges import BridgeSupervisor
 from gateway.config import BridgeSettings, BridgeSource, BridgeTarget, BrokerSettings, LedgerSettings
 from gateway.core import Gateway
 from gateway.errors import NotFound
 from gateway.fidelity import annotation
 from gateway.ledger import Ledger
-from gateway.message import Message
-from gateway.operations import Settlement
-from gateway.telemetry import Metrics
+from gateway.observing.telemetry import Metrics
 from gateway.upstreams import Delivery, Upstream
-from gateway.upstreams.receipts import PublishReceipt
+from gateway.upstreams.publishing.receipts import PublishReceipt
 from tests.translation.live.compare import differences, same_digest
 from tests.translation.live.ends import End, Servers
 from tests.translation.live.messages import messages, number_of

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from gateway.amqp.message import Message, Properties
+from gateway.amqp.values import Typed, type_of
 from gateway.fidelity import annotate
-from gateway.message import Message, Properties
-from gateway.values import Typed, type_of
 from gateway.versions import VERSION_NAMES
 from tests.translation.live.ends import ENDS, PAIRS, End
 from tests.translation.live.messages import edges, header_values, message, messages, number_of, properties_of

@@ -11,8 +11,18 @@ from decimal import Decimal
 from typing import Any, Final
 from uuid import UUID
 
-from gateway.message import ReplyTo
-from gateway.values import INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, UINT64_MAX, Timestamp, Typed, Value, typed
+from gateway.amqp.message import ReplyTo
+from gateway.amqp.values import (
+    INT32_MAX,
+    INT32_MIN,
+    INT64_MAX,
+    INT64_MIN,
+    UINT64_MAX,
+    Timestamp,
+    Typed,
+    Value,
+    typed,
+)
 
 A_UUID: Final = "3f0e6a51-20bb-4f3d-8f0e-2d4f2c1b7a10"
 

@@ -1,0 +1,1 @@
+"""AMQP without a version: operations, messages, values, selectors, SASL."""

@@ -1,0 +1,1 @@
+"""The gateway about itself: the OpenAPI document, health, budgets and the console."""

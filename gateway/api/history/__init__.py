@@ -1,0 +1,1 @@
+"""What happened, over HTTP: events, logs, timelines and the audit log."""

@@ -1,0 +1,1 @@
+"""HTTP itself: connections, requests, routes, who calls, and errors as problems."""

@@ -1,0 +1,1 @@
+"""Messages over HTTP: published, scheduled, pulled and streamed."""

@@ -1,0 +1,1 @@
+"""Resources over HTTP: what is set up, one module for each kind."""

@@ -1,0 +1,1 @@
+"""Messages to brokers: now, later, and under a key."""

@@ -1,0 +1,1 @@
+"""Messages from a queue: taken once, filtered, kept, and dead letters."""

@@ -1,0 +1,1 @@
+"""Background work: bridges, taps, checks and counts, and which process does which."""

@@ -1,0 +1,531 @@
+"""Things that run by themselves until somebody stops them: bridges and taps.
+
+Those of the configuration file are read-only, the others are resources in the ledger. What is wished for of one
+(:class:`WantedState`: paused, drained, stopped) is kept in the ledger as well, for both kinds, and survives a restart.
+
+Each is work (:mod:`gateway.core.work.ownership`): where several processes share the ledger, one of them owns it, also
+while it is paused. That one runs it, and is the only one that changes it: a process that changes one without an owner
+takes it first, and only the owner changes one that is owned, as the API sees to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
+from enum import StrEnum
+from hashlib import sha256
+from typing import Any, Final, Generic, Protocol, TypeVar
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from gateway.core.gateway import Gateway
+from gateway.errors import (
+    ConfigurationError,
+    EncodeError,
+    EtagMismatch,
+    GatewayError,
+    LedgerUnavailable,
+    NoSuchResource,
+    PeerUnavailable,
+    ReadOnly,
+)
+from gateway.observing.telemetry import log
+from gateway.runtime.backoff import Backoff
+from gateway.runtime.tasks import Tasks
+from gateway.validation import explain
+
+HALT_WITHIN: Final = 5.0
+"""How long what is under way may take when something is paused or changed, in seconds; the rest goes back."""
+PAUSE_MIN: Final = 0.5
+PAUSE_MAX: Final = 30.0
+"""Pause before a wish is written again where the ledger was away, in seconds; doubled each time."""
+PAGE: Final = 100
+
+
+class WantedState(StrEnum):
+    """What is wanted of it."""
+
+    RUN = "run"
+    PAUSE = "pause"
+    DRAIN = "drain"
+    STOP = "stop"
+
+
+class HasPaused(Protocol):
+    """Settings say how it begins."""
+
+    @property
+    def paused(self) -> bool: ...
+
+
+S = TypeVar("S", bound=HasPaused)
+"""The settings."""
+X = TypeVar("X")
+"""Everything there is to say of one."""
+
+
+S_co = TypeVar("S_co", covariant=True)
+X_co = TypeVar("X_co", covariant=True)
+
+
+class Thing(Protocol[S_co, X_co]):
+    """One that is this process's. All methods belong to the event loop."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def settings(self) -> S_co: ...
+    @property
+    def etag(self) -> str: ...
+    @property
+    def read_only(self) -> bool: ...
+
+    wish: WantedState
+
+    @property
+    def finished(self) -> bool:
+        """It has come to the end that was wished for."""
+
+    @property
+    def stale(self) -> bool:
+        """A broker that it works with is another one now."""
+
+    def start(self) -> None:
+        """Run, if that is what is wished for. What stands in the way is no error here."""
+
+    async def halt(self, within: float = HALT_WITHIN) -> None:
+        """Take nothing more, bring what is under way to an end within this many seconds, and give the rest back."""
+
+    def drop(self) -> Coroutine[Any, Any, None]:
+        """Another process has it: do nothing more at once. Await what is returned to give back what was taken."""
+        ...
+
+    async def status(self) -> X_co:
+        """Everything there is to say."""
+        ...
+
+    async def abandon_source(self, heir: Any = None) -> None:
+        """It goes, or ``heir`` takes its place: undo what was declared for it alone."""
+
+
+T = TypeVar("T", bound=Thing[Any, Any])
+
+
+class Supervisor(Generic[S, T, X]):
+    """All of one kind."""
+
+    kind: str
+    """The kind of work that each is, and of resource."""
+    settings_type: type[S]
+    no_such: type[NoSuchResource]
+
+    def __init__(self, gateway: Gateway, configured: Mapping[str, S]) -> None:
+        self._gateway = gateway
+        self._configured = dict(configured)
+        self._here: dict[str, T] = {}
+        """Those that are this process's."""
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """Each lives as long as somebody holds it or waits for it."""
+        self._tasks = Tasks(self.kind)
+        self._gone: set[str] = set()
+        """Those that were taken out of the configuration file, and may still be here."""
+        self._hidden: set[str] = set()
+        """Those in the ledger that are marked as defined by the configuration file."""
+        self._closing = False
+
+    # ------------------------------------------------------------------------------------- what they are
+
+    def check(self, name: str, settings: S, find: Callable[[str], object] | None = None) -> None:
+        """Whether one can be made of these settings. ``find``: a broker by name; None: as the gateway has them.
+
+        Raises:
+            EncodeError: a setting is wrong; it names the setting.
+            NoSuchBroker: a broker is not configured.
+        """
+        raise NotImplementedError
+
+    def build(self, name: str, settings: S, etag: str, read_only: bool, wish: WantedState) -> T:
+        """Make one; it does not run yet. Raises as :meth:`check`."""
+        raise NotImplementedError
+
+    def at_rest(self, name: str, settings: S, etag: str, read_only: bool, wish: WantedState) -> X:
+        """What there is to say of one that this process does not run."""
+        raise NotImplementedError
+
+    def has_moved(self, before: S, after: S) -> bool:
+        """Whether messages are taken from elsewhere, so that what was declared for it may not be needed any more."""
+        raise NotImplementedError
+
+    def forget_counts(self, name: str) -> None:
+        """It is deleted: its numbers go."""
+        raise NotImplementedError
+
+    # ---------------------------------------------------------------------------------------- start, close
+
+    async def start(self) -> None:
+        """Start the work of this process, now and when it gets more.
+
+        Raises:
+            ConfigurationError: one of the configuration file is wrong.
+            LedgerUnavailable: it cannot be read which there are.
+        """
+        self.check_all(self._configured)
+        self._gateway.ownership.register(self.kind, _Work(self))
+        await self._gateway.ownership.review(self.kind)
+
+    def check_all(self, configured: Mapping[str, S], find: Callable[[str], object] | None = None) -> None:
+        """Whether these settings can take the place of those of the configuration file. Raises ConfigurationError."""
+        for name, settings in configured.items():
+            try:
+                self.check(name, settings, find)
+            except GatewayError as error:
+                raise ConfigurationError(f"{self.kind}s.{name}.{error}") from None
+
+    def reconfigure(self, configured: Mapping[str, S]) -> None:
+        """Other settings in the configuration file, which were checked. They count when
+        :meth:`gateway.core.work.ownership.Ownership.reconsider` has had them read; what was paused stays so."""
+        self._gone = (self._gone | (self._configured.keys() & self._here.keys())) - configured.keys()
+        self._hidden -= self._gone
+        self._configured = dict(configured)
+
+    def hold(self) -> None:
+        """The gateway is about to close: nothing is started any more."""
+        self._closing = True
+
+    async def close(self, within: float) -> None:
+        """Halt all: what is under way has ``within`` seconds, the rest goes back to where it came from."""
+        self._closing = True
+        await self._tasks.close()
+        if self._here:
+            await asyncio.gather(*(thing.halt(within) for thing in self._here.values()))
+
+    async def _all(self, kind: str) -> list[Any]:
+        found: list[Any] = []
+        cursor: str | None = None
+        while True:
+            page, cursor = await self._gateway.ledger.list_resources(kind, cursor, PAGE)
+            found += page
+            if cursor is None:
+                return found
+
+    def _make(self, name: str, settings: S, etag: str, read_only: bool, wish: WantedState | None) -> T:
+        thing = self.build(name, settings, etag, read_only, _wished(settings, wish))
+        self._here[name] = thing
+        return thing
+
+    # ------------------------------------------------------------------------------------ as it is owned
+
+    async def names(self) -> set[str]:
+        """All of them, in every process."""
+        found = set(self._configured)
+        for resource in await self._all(self.kind):
+            if resource.name in self._configured and resource.name not in self._hidden:
+                self._hidden.add(resource.name)
+                self._log("hidden", resource.name, logging.WARNING, reason="the configuration file defines it")
+            found.add(resource.name)
+        return found
+
+    async def take(self, name: str) -> None:
+        """It is this process's from now on: run it, if that is what is wished for. Raises LedgerUnavailable."""
+        try:
+            found = await self._read(name)
+            if found is not None:
+                self._start(self._make(name, *found))
+        except LedgerUnavailable:
+            raise
+        except GatewayError as error:  # it is there to be put right, or deleted
+            self._log("not_started", name, logging.ERROR, reason=str(error))
+
+    async def give(self, name: str, within: float) -> None:
+        """It is to be another's: bring what is under way to an end."""
+        async with self._lock(name):
+            thing = self._here.get(name)
+            if thing is not None:
+                await thing.halt(within)
+                self._forget(thing)
+                if name in self._gone:
+                    self.forget_counts(name)
+            self._gone.discard(name)
+
+    def lose(self, name: str) -> None:
+        """It is another's: drop everything."""
+        thing = self._here.get(name)
+        if thing is not None:
+            self._forget(thing)
+            self._spawn(thing.drop())
+
+    async def refresh(self, name: str) -> None:
+        """Another process changed it while it was nobody's."""
+        async with self._lock(name):
+            before, found = self._here.get(name), await self._read(name)
+            changed = before is None or found is None or before.etag != found[1] or before.stale
+            if changed or (before is not None and found is not None and before.wish is not (found[3] or before.wish)):
+                if before is not None:
+                    await before.halt(HALT_WITHIN)
+                    self._forget(before)
+                if found is not None:
+                    thing = self._make(name, *found)
+                    both_of_file = before is not None and before.read_only and thing.read_only
+                    if before is not None and both_of_file and self.has_moved(before.settings, thing.settings):
+                        await before.abandon_source(thing)
+                    self._start(thing)
+
+    def _forget(self, thing: T) -> None:
+        """It runs elsewhere, or not at all. Its counts go on if it comes back."""
+        if self._here.get(thing.name) is thing:
+            del self._here[thing.name]
+
+    async def _read(self, name: str) -> tuple[S, str, bool, WantedState | None] | None:
+        """Settings, etag, whether they are read-only, and what is wished for; None: there is none of that name.
+
+        Raises:
+            EncodeError: the settings in the ledger are malformed.
+            LedgerUnavailable: it cannot be read.
+        """
+        ledger = self._gateway.ledger
+        settings = self._configured.get(name)
+        etag = _etag(settings) if settings is not None else ""
+        if settings is None:
+            resource = await ledger.get_resource(self.kind, name)
+            if resource is None:
+                return None
+            try:
+                settings, etag = msgspec.convert(resource.spec, self.settings_type), resource.etag
+            except msgspec.ValidationError as error:
+                raise EncodeError(str(explain(error, resource.spec, self.settings_type))) from None
+        kept = await ledger.get_resource(self._wishes, name)
+        return settings, etag, name in self._configured, None if kept is None else WantedState(kept.spec["wish"])
+
+    # --------------------------------------------------------------------------------------------- looking
+
+    async def get(self, name: str) -> X:
+        """One by name; of one that is not this process's only what the ledger knows.
+
+        Raises:
+            NoSuchResource: there is none of that name.
+        """
+        thing = self._here.get(name)
+        if thing is not None:
+            found: X = await thing.status()
+            return found
+        try:
+            read = await self._read(name)
+        except EncodeError:
+            read = None
+        if read is None:
+            raise self._no_such(name)
+        settings, etag, read_only, wish = read
+        return self.at_rest(name, settings, etag, read_only, _wished(settings, wish))
+
+    def is_here(self, name: str) -> bool:
+        """Whether it is this process's."""
+        return name in self._here
+
+    async def page(self, cursor: str | None, limit: int) -> tuple[list[X], str | None]:
+        """Some by name, and the cursor behind them: the last name."""
+        known = await self.names() if self._gateway.peers.shared else self._here
+        names = sorted(name for name in known if cursor is None or name > cursor)
+        page = names[:limit]
+        found = await asyncio.gather(*(self.get(name) for name in page), return_exceptions=True)
+        statuses: list[X] = []
+        for status in found:
+            if not isinstance(status, BaseException):
+                statuses.append(status)
+            elif not isinstance(status, self.no_such):  # deleted meanwhile, or its settings are none
+                raise status
+        return statuses, page[-1] if len(names) > limit else None
+
+    async def _find(self, name: str) -> T:
+        """One of this process; one that nobody owns comes to be one.
+
+        Raises:
+            NoSuchResource: there is none.
+            PeerUnavailable: another process has just taken it.
+        """
+        thing = self._here.get(name)
+        if thing is None and self._gateway.peers.shared and name in await self.names():
+            if not await self._gateway.ownership.acquire(self.kind, name):
+                takes_work = self._gateway.ownership.takes_work
+                why = "has just come to another process" if takes_work else "is run by no worker now"
+                raise PeerUnavailable(f"the {self.kind} {name!r} {why}")
+            thing = self._here.get(name)
+        if thing is None:
+            raise self._no_such(name)
+        return thing
+
+    # -------------------------------------------------------------------------------------------- changing
+
+    async def put(self, name: str, settings: S, if_match: str | None) -> tuple[X, bool]:
+        """Create or replace one; also says whether it is new. One that runs brings what is under way to an end and
+        starts over with the new settings. The same settings again change nothing and need no ``if_match``.
+
+        Raises:
+            ReadOnly: the configuration file defines it.
+            NoSuchBroker: one of its brokers is not configured.
+            EncodeError: a setting is wrong.
+            EtagMismatch: it was changed in between; or, with ``if_match`` None, it exists with other settings.
+            PeerUnavailable: another process has just taken it.
+        """
+        self._refuse_configured(name)
+        with suppress(self.no_such):
+            await self._find(name)
+        async with self._lock(name):
+            before = self._here.get(name)
+            if if_match is None:
+                if before is not None and before.settings != settings:
+                    raise EtagMismatch(f"the {self.kind} {name!r} exists with other settings")
+                if before is not None:
+                    return await before.status(), False
+                if_match = ""
+            wish = None
+            if before is not None and before.settings.paused == settings.paused:
+                wish = before.wish
+            self.check(name, settings)  # before anything is written
+            ledger, spec = self._gateway.ledger, msgspec.to_builtins(settings)
+            if before is None:
+                await ledger.delete_resource(self._wishes, name, None)  # of another that had this name
+            etag, created = await ledger.put_resource(self.kind, name, spec, if_match)
+            self._log("put", name, created=created)
+            if before is not None:
+                await before.halt(HALT_WITHIN)
+                thing = self._make(name, settings, etag, False, wish)
+                if self.has_moved(before.settings, settings):
+                    await before.abandon_source(thing)
+                self._start(thing)
+                if wish is None:
+                    self._spawn(self._keep_wish_at_last(thing))
+                return await thing.status(), created
+        if await self._gateway.ownership.acquire(self.kind, name):  # else another process was quicker, and runs it
+            await self.refresh(name)
+        return await self.get(name), created
+
+    async def delete(self, name: str, if_match: str | None) -> None:
+        """Delete one. Its own queue is unbound, and deleted if it is empty.
+
+        Raises:
+            ReadOnly, NoSuchResource, EtagMismatch
+        """
+        self._refuse_configured(name)
+        with suppress(self.no_such):
+            await self._find(name)
+        async with self._lock(name):
+            ledger = self._gateway.ledger
+            if name not in self._here and await ledger.get_resource(self.kind, name) is None:
+                raise self._no_such(name)
+            await ledger.delete_resource(self.kind, name, if_match)
+            thing = self._here.pop(name, None)
+            if thing is not None:  # else its settings were wrong at the start
+                await thing.halt(HALT_WITHIN)
+                await thing.abandon_source()
+                self.forget_counts(name)
+            try:
+                await ledger.delete_resource(self._wishes, name, None)
+            except LedgerUnavailable as error:  # it goes when there is one of this name again
+                self._log("wish_left", name, logging.WARNING, reason=str(error))
+            self._log("deleted", name)
+        self._gateway.ownership.changed(self.kind, name)
+
+    async def pause(self, name: str) -> X:
+        """Take nothing more until it is resumed. Raises NoSuchResource."""
+        return await self._wish(name, WantedState.PAUSE)
+
+    async def resume(self, name: str) -> X:
+        """Run. Raises NoSuchResource."""
+        return await self._wish(name, WantedState.RUN)
+
+    async def _wish(self, name: str, wish: WantedState) -> X:
+        async with self._lock(name):
+            thing = await self._find(name)
+            if thing.wish is not wish:
+                before, thing.wish = thing.wish, wish
+                try:
+                    await self._keep_wish(thing)
+                except LedgerUnavailable:
+                    thing.wish = before
+                    raise
+                if wish is WantedState.PAUSE:
+                    await thing.halt(HALT_WITHIN)
+            self._start(thing)
+            found: X = await thing.status()
+            return found
+
+    def _start(self, thing: T) -> None:
+        if not self._gateway.ownership.has(self.kind, thing.name):  # it was lost meanwhile
+            self._forget(thing)
+        elif not self._closing:
+            thing.start()
+
+    async def _keep_wish(self, thing: T) -> None:
+        await self._gateway.ledger.put_resource(self._wishes, thing.name, {"wish": thing.wish.value}, None)
+
+    async def _keep_wish_at_last(self, thing: T) -> None:
+        """Keep it, however long the ledger is away."""
+        backoff = Backoff(PAUSE_MIN, PAUSE_MAX)
+        while self._here.get(thing.name) is thing:
+            try:
+                await self._keep_wish(thing)
+                return
+            except LedgerUnavailable:
+                await backoff.wait()
+
+    def _finished(self, thing: T, why: str) -> None:
+        """One has ended on its own."""
+        self._spawn(self._stop(thing))
+
+    async def _stop(self, thing: T) -> None:
+        async with self._lock(thing.name):
+            if self._here.get(thing.name) is not thing or not thing.finished:
+                return  # something else was asked for meanwhile
+            thing.wish = WantedState.STOP
+            await thing.halt(HALT_WITHIN)
+        await self._keep_wish_at_last(thing)
+
+    # ---------------------------------------------------------------------------------------------- pieces
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        self._tasks.start(work)
+
+    def _lock(self, name: str) -> asyncio.Lock:
+        lock = self._locks.get(name)
+        if lock is None:
+            lock = self._locks[name] = asyncio.Lock()
+        return lock
+
+    def _refuse_configured(self, name: str) -> None:
+        if name in self._configured:
+            raise ReadOnly(f"the {self.kind} {name!r} is defined by the configuration file")
+
+    def _no_such(self, name: str) -> NoSuchResource:
+        return self.no_such(f"no {self.kind} {name!r}")
+
+    def _log(self, what: str, name: str, level: int = logging.INFO, **fields: Any) -> None:
+        log(f"{self.kind}.{what}", level, None, **{self.kind: name}, **fields)
+
+    @property
+    def _wishes(self) -> str:
+        """The kind of resource that holds what is wished for."""
+        return f"{self.kind}-wish"
+
+
+class _Work:
+    """All of one kind, as those who grant work see them."""
+
+    def __init__(self, supervisor: Supervisor[Any, Any, Any]) -> None:
+        self.names = supervisor.names
+        self.start = supervisor.take
+        self.stop = supervisor.give
+        self.lost = supervisor.lose
+        self.refresh = supervisor.refresh
+
+
+def _wished(settings: HasPaused, wish: WantedState | None) -> WantedState:
+    if wish is not None:
+        return wish
+    return WantedState.PAUSE if settings.paused else WantedState.RUN
+
+
+def _etag(settings: Any) -> str:
+    return sha256(msgspec.json.encode(settings)).hexdigest()[:16]

@@ -1,0 +1,1 @@
+"""One channel of a client, and its channel at the upstream broker."""

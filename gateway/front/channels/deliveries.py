@@ -1,0 +1,170 @@
+"""Deliveries on their way to a client: written at once, or held until the client may have them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from gateway.amqp import operations
+from gateway.amqp.message import Message
+from gateway.amqp.operations import Settlement
+from gateway.amqp.steps import Steps, TooManySteps
+from gateway.errors import EncodeError, FrameSyntaxError, LocalError, StateError
+from gateway.fidelity.reserved import raw_annotations
+from gateway.front.channels.consumers import FrontConsumer, Outstanding
+from gateway.front.channels.messages import LOCAL, restored
+from gateway.front.channels.refusals import refused
+
+if TYPE_CHECKING:
+    from gateway.front.channels.channel import FrontChannel
+
+
+def get(channel: FrontChannel, request: Any) -> None:
+    channel.name_queue(request)
+    channel.check(request)
+    channel.send(request)
+
+
+def release(channel: FrontChannel, consumer: FrontConsumer) -> None:
+    """Give back what waits for a consumer that is gone."""
+    channel.client.held_bytes(-consumer.held_bytes)
+    held = list(consumer.held)
+    consumer.held.clear()
+    consumer.held_bytes = 0
+    for delivery in held:
+        channel.settle_own(Settlement.RELEASE, delivery.delivery)
+
+
+def deliver(channel: FrontChannel, operation: operations.Deliver) -> None:
+    consumer = channel.consumers.get(operation.consumer_tag)
+    if consumer is None:
+        channel.settle_own(Settlement.RELEASE, operation.delivery)
+    elif not wants(channel, consumer, operation.message):
+        pass_over(channel, consumer, operation.delivery)
+    elif consumer.held or not admits(channel, consumer, len(operation.message.body)):
+        consumer.held.append(operation)
+        size = len(operation.message.body)
+        consumer.held_bytes += size
+        channel.client.held_bytes(size)
+    else:
+        hand_over(channel, consumer, operation)
+
+
+def wants(channel: FrontChannel, consumer: FrontConsumer, message: Message) -> bool:
+    """Whether a consumer wants a message, by its selector and ``no_local``. One that takes too many steps to find out
+    about is not for it."""
+    if consumer.selector is None and not consumer.no_local:
+        return True
+    client = channel.client
+    try:
+        if consumer.no_local and raw_annotations(message).get(LOCAL) == client.stamp:
+            return False
+        steps = Steps(client.host.broker_limits.select_steps)
+        return consumer.selector is None or consumer.selector.matches(restored(message).properties, steps)
+    except TooManySteps:
+        client.counts.undeliverable(client, consumer.request.queue, "its selector takes too many steps")
+    except FrameSyntaxError as error:
+        client.counts.undeliverable(client, consumer.request.queue, str(error))
+    return False
+
+
+def pass_over(channel: FrontChannel, consumer: FrontConsumer, number: int) -> None:
+    """Settle a delivery that the consumer does not want; the queue has no other reader."""
+    if consumer.acks or not consumer.no_ack:
+        channel.settle_own(Settlement.ACCEPT, number)
+
+
+def admits(channel: FrontChannel, consumer: FrontConsumer, size: int) -> bool:
+    if channel.stopped or channel.client.paused or (channel.limit and len(channel.outstanding) >= channel.limit):
+        return False
+    return consumer.admits(size)
+
+
+def hand_over(channel: FrontChannel, consumer: FrontConsumer, operation: operations.Deliver) -> None:
+    """Write a delivery for the client."""
+    client = channel.client
+    upstream, size = operation.delivery, len(operation.message.body)
+    operation.channel = channel.number  # type: ignore[misc]  # nobody else has it
+    operation.message = restored(operation.message)  # type: ignore[misc]
+    try:
+        number = client.session.send(operation, client.now)
+    except StateError:
+        return  # the session has ended the channel or the connection in the meantime
+    except (LocalError, FrameSyntaxError) as error:
+        consumer.out += 1
+        client.counts.undeliverable(client, consumer.request.queue, str(error))
+        return
+    client.wrote(size)
+    client.counts.delivered += 1
+    consumer.spend(size)
+    channel.newest = number
+    if consumer.acks:
+        channel.settle_own(Settlement.ACCEPT, upstream)
+    elif not consumer.no_ack:
+        consumer.out += 1
+        channel.outstanding[number] = Outstanding(upstream, consumer)
+
+
+def too_large(channel: FrontChannel, operation: operations.DeliveryTooLarge) -> None:
+    consumer = channel.consumers.get(operation.consumer_tag)
+    text = f"{operation.size} octets are over the limit of {operation.limit}"
+    channel.client.counts.undeliverable(channel.client, consumer.request.queue if consumer else "", text)
+    if consumer is None:
+        channel.settle_own(Settlement.RELEASE, operation.delivery)
+    else:
+        consumer.out += 1
+
+
+def pump(channel: FrontChannel) -> None:
+    """Write what waits, as far as it may be written."""
+    for consumer in list(channel.consumers.values()):
+        if consumer.held:
+            pump_consumer(channel, consumer)
+
+
+def pump_after(channel: FrontChannel, entry: Outstanding) -> None:
+    """One delivery was settled."""
+    if channel.limit:
+        pump(channel)
+    elif entry.consumer is not None and entry.consumer.held:
+        pump_consumer(channel, entry.consumer)
+
+
+def pump_consumer(channel: FrontChannel, consumer: FrontConsumer) -> None:
+    """Write what waits for one consumer."""
+    held = consumer.held
+    while held and not channel.over and admits(channel, consumer, len(held[0].message.body)):
+        operation = held.popleft()
+        size = len(operation.message.body)
+        consumer.held_bytes -= size
+        channel.client.held_bytes(-size)
+        hand_over(channel, consumer, operation)
+
+
+def got(channel: FrontChannel, outcome: operations.Got) -> None:
+    own = channel.own.pop(outcome.first, None)
+    if own is not None:
+        own(outcome)
+        return
+    request: Any = channel.sent.pop(outcome.first, None)
+    if request is None:
+        return
+    client, upstream = channel.client, outcome.delivery
+    got = replace(
+        outcome, channel=channel.number, first=request.serial, last=request.serial, message=restored(outcome.message)
+    )
+    try:
+        number = client.session.send(got, client.now)
+    except (EncodeError, FrameSyntaxError) as error:
+        channel.settle_own(Settlement.RELEASE, upstream)
+        channel.refuse(request, refused(311, str(error)))
+        return
+    except StateError:
+        return
+    client.wrote(len(outcome.message.body))
+    client.counts.delivered += 1
+    channel.newest = number
+    if not request.no_ack:
+        channel.outstanding[number] = Outstanding(upstream, None)
+    elif not channel.is_transacted:
+        channel.settle_own(Settlement.ACCEPT, upstream)

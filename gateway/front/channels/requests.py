@@ -1,0 +1,193 @@
+"""Requests of a client about topology, limits, confirms and transactions; and what follows from their outcomes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from gateway.amqp import operations
+from gateway.errors import RemoteError
+from gateway.front.channels import deliveries, settling, treatment
+from gateway.front.channels.refusals import refused
+from gateway.front.counts import PUBLISHES
+
+if TYPE_CHECKING:
+    from gateway.front.channels.channel import FrontChannel
+
+FRESH: Final = "front.gen-"
+"""How the names begin that the front makes for queues."""
+NAME_OCTETS: Final = 12
+"""Octets of chance in such a name."""
+
+
+def flow(channel: FrontChannel, request: operations.Flow) -> None:
+    channel.stopped = not request.active
+    deliveries.pump(channel)
+
+
+def pass_on(channel: FrontChannel, request: operations.Request) -> None:
+    channel.check(request)
+    channel.send(channel.rewritten(request))
+
+
+def named(channel: FrontChannel, request: Any) -> None:
+    """A request about a queue."""
+    if channel.name_queue(request) and type(request) is operations.BindQueue and not request.routing_key:
+        request.routing_key = request.queue  # type: ignore[misc]  # nobody else has it
+    pass_on(channel, request)
+
+
+def declare_queue(channel: FrontChannel, request: Any) -> None:
+    client = channel.client
+    if not request.queue:
+        if not request.passive:
+            request.queue = client.fresh_name(FRESH, NAME_OCTETS)
+        else:
+            channel.name_queue(request)
+    name = request.queue
+    channel.check(request)
+    sent = channel.rewritten(request)
+    reserves = request.exclusive and not request.passive and name not in client.exclusive
+    channel.send(sent)
+    channel.last_queue = name
+    if reserves:
+        client.reserve_queue(name)
+        channel.reserved[request.serial] = name
+
+
+def query(channel: FrontChannel, request: operations.Request) -> None:
+    """Ask whether something is there, without the channel's being at stake."""
+    channel.check(request)
+    if channel.client.link.target.is_native:
+        channel.send(request)
+        return
+
+    def answered(outcome: operations.Outcome | RemoteError) -> None:
+        if channel.over:
+            return
+        if isinstance(outcome, RemoteError):
+            channel.refuse(request, outcome)
+        else:
+            channel.answer(outcome, request)
+
+    channel.client.link.ask(replace(request), answered)
+
+
+def select_confirms(channel: FrontChannel, request: operations.SelectConfirm) -> None:
+    if channel.is_transacted:
+        if not channel.client.rules.confirms_in_transactions:
+            raise refused(406, "cannot switch from tx to confirm mode")
+    elif not channel.confirms_upstream and channel.client.link.is_up:
+        channel.send(request)
+        channel.confirms_upstream = channel.confirms = True
+        return
+    channel.confirms = True
+    channel.done(request)
+
+
+def qos(channel: FrontChannel, request: operations.Qos) -> None:
+    treatment.check(request, channel.client.link.target)
+    if request.whole_channel:
+        channel.limit = request.prefetch_count
+    else:
+        channel.prefetch = request.prefetch_count
+        if channel.client.rules.qos_on_running:
+            for consumer in channel.consumers.values():
+                consumer.limit = channel.prefetch
+    channel.done(request)
+    deliveries.pump(channel)
+
+
+def tx_select(channel: FrontChannel, request: operations.TxSelect) -> None:
+    if channel.is_transacted:
+        channel.done(request)
+        return
+    if channel.confirms and not channel.client.rules.confirms_in_transactions:
+        raise refused(406, "cannot switch from confirm to tx mode")
+    if channel.confirms_upstream:
+        if channel.unconfirmed or channel.sent or channel.outstanding or channel.consumers:
+            raise refused(406, "tx.select on a channel that has published, and consumes: open another channel")
+        up, channel.up = channel.up, None
+        channel.confirms_upstream = False
+        channel.upstream_prefetch = -1
+        if up is not None:
+            up.detach()
+    channel.send(request)
+    channel.is_transacted = True
+
+
+def tx_end(channel: FrontChannel, request: operations.Request) -> None:
+    if not channel.is_transacted:
+        raise refused(channel.client.rules.untransacted_code, "channel is not transactional")
+    if type(request) is operations.TxCommit:
+        settling.give_back(channel)
+    channel.send(request)
+    channel.committing = True
+
+
+def refuse_always(channel: FrontChannel, request: operations.Request) -> None:
+    """An operation that no upstream can be asked."""
+    treatment.check(request, channel.client.link.target)
+
+
+def unreserve(channel: FrontChannel, request: operations.Request) -> None:
+    name = channel.reserved.pop(request.serial, "")
+    if name:
+        channel.client.release_queue(name)
+
+
+def noted(channel: FrontChannel, request: operations.Request, outcome: operations.Outcome) -> None:
+    channel.client.topology.note(request)
+
+
+def declared(channel: FrontChannel, request: operations.DeclareQueue, outcome: operations.Outcome) -> None:
+    channel.reserved.pop(request.serial, None)
+    channel.client.topology.note(request)
+
+
+def deleted_queue(channel: FrontChannel, request: operations.DeleteQueue, outcome: operations.Outcome) -> None:
+    channel.client.topology.note(request)
+    channel.client.release_queue(request.queue)
+
+
+def deleted_exchange(channel: FrontChannel, request: operations.DeleteExchange, outcome: operations.Outcome) -> None:
+    channel.known_exchanges.discard(request.exchange)
+    channel.client.topology.note(request)
+
+
+def transaction_over(channel: FrontChannel, request: operations.Request, outcome: operations.Outcome) -> None:
+    channel.committing = channel.in_transaction = False
+    channel.is_giving_back = type(request) is operations.TxRollback and settling.give_back(channel)
+    if type(request) is operations.TxRollback:
+        for number, entry in channel.undecided:
+            channel.outstanding[number] = entry
+            if entry.consumer is not None:
+                entry.consumer.out += 1
+        channel.outstanding = dict(sorted(channel.outstanding.items()))
+    channel.undecided.clear()
+    if channel.is_giving_back:
+        channel.ask(operations.TxCommit(channel.number), lambda outcome: _given_back(channel))
+    else:
+        _settle_later(channel)
+    if channel.transaction:
+        serials = list(channel.transaction.values())
+        if type(request) is operations.TxCommit:
+            channel.client.counts.add(PUBLISHES, "confirmed", len(serials))
+        channel.transaction.clear()
+        if channel.client.rules.always_confirms:
+            channel.client.tell(operations.Confirmed(channel.number, serials[0], serials[-1]))
+    channel.client.rouse()
+
+
+def _given_back(channel: FrontChannel) -> None:
+    """What was given back in a transaction that is rolled back is in its queues again."""
+    channel.is_giving_back = False
+    _settle_later(channel)
+    channel.client.rouse()
+
+
+def _settle_later(channel: FrontChannel) -> None:
+    """Settle what is the front's to settle, and has waited for the commit."""
+    later, channel.later = channel.later, []
+    for settlement, number in later:
+        channel.settle_own(settlement, number)

@@ -1,0 +1,123 @@
+"""How a client settles deliveries, in the numbers of its upstream channel."""
+
+from __future__ import annotations
+
+from bisect import bisect
+from typing import TYPE_CHECKING
+
+from gateway.amqp import operations
+from gateway.amqp.operations import Settlement
+from gateway.front.channels import deliveries
+from gateway.front.channels.consumers import Outstanding
+from gateway.front.channels.refusals import refused
+from gateway.front.channels.target import QPID
+from gateway.front.counts import DELIVERIES
+
+if TYPE_CHECKING:
+    from gateway.front.channels.channel import FrontChannel
+
+
+def settle(channel: FrontChannel, request: operations.Settle) -> None:
+    first, last = request.first, request.last
+    outstanding = channel.outstanding
+    if first == last and (entry := outstanding.pop(first, None)) is not None:
+        settle_upstream(channel, request.settlement, first, entry)
+        settled(channel, entry)
+        deliveries.pump_after(channel, entry)
+        return
+    last = last or channel.newest
+    strict = channel.client.rules.strict_settlement
+    if last > channel.newest and strict:
+        raise refused(406, f"unknown delivery tag {request.last}")
+    numbers = [number for number in outstanding if first <= number <= last]
+    if not numbers:
+        if last <= channel.void:
+            channel.client.counts.add(DELIVERIES, "void")
+        elif strict and request.last:
+            raise refused(406, f"unknown delivery tag {request.last}")
+        return
+    entries = [outstanding.pop(number) for number in numbers]
+    settle_range(channel, request.settlement, numbers, entries)
+    for entry in entries:
+        settled(channel, entry)
+    deliveries.pump(channel)
+
+
+def settle_range(channel: FrontChannel, settlement: Settlement, numbers: list[int], entries: list[Outstanding]) -> None:
+    """Settle several, in runs of the upstream's numbers without a gap that somebody holds."""
+    pairs = sorted(zip(numbers, entries, strict=True), key=lambda pair: pair[1].number)
+    entries = [entry for _, entry in pairs]  # what waited for its consumer may have been overtaken by others
+    low, high = entries[0].number, entries[-1].number
+    gaps = [entry.number for entry in channel.outstanding.values() if low < entry.number < high]
+    for consumer in channel.consumers.values():
+        gaps += [delivery.delivery for delivery in consumer.held if low < delivery.delivery < high]
+    gaps.sort()
+    start = 0
+    for at in range(1, len(entries) + 1):
+        if at < len(entries):
+            found = bisect(gaps, entries[at - 1].number)
+            if found == len(gaps) or gaps[found] > entries[at].number:
+                continue
+        _say(channel, settlement, entries[start].number, entries[at - 1].number)
+        start = at
+    if channel.is_transacted and not _waits(channel, settlement):
+        channel.in_transaction = True
+        channel.undecided += pairs
+
+
+def settle_upstream(channel: FrontChannel, settlement: Settlement, number: int, entry: Outstanding) -> None:
+    _say(channel, settlement, entry.number, entry.number)
+    if channel.is_transacted and not _waits(channel, settlement):
+        channel.in_transaction = True
+        channel.undecided.append((number, entry))
+
+
+def _waits(channel: FrontChannel, settlement: Settlement) -> bool:
+    """Whether what is given back waits for the end of the transaction. Qpid's client gives messages back before a
+    rollback, which its own broker does at once; RabbitMQ takes that for a part of what is rolled back, and keeps them
+    for the channel."""
+    if not channel.is_transacted or settlement is Settlement.ACCEPT or channel.client.rules.transactional_release:
+        return False
+    target = channel.client.link.target
+    return not target.is_native and target.product != QPID
+
+
+def _say(channel: FrontChannel, settlement: Settlement, first: int, last: int) -> None:
+    """Settle, in numbers of the upstream's."""
+    if _waits(channel, settlement):
+        channel.given_back.append((settlement, first, last))
+    else:
+        channel.say(operations.Settle(channel.number, settlement, first, last))
+
+
+def give_back(channel: FrontChannel) -> bool:
+    """Send what waited for the end of the transaction. Whether there was anything."""
+    given_back, channel.given_back = channel.given_back, []
+    for settlement, first, last in given_back:
+        channel.say(operations.Settle(channel.number, settlement, first, last))
+    return bool(given_back)
+
+
+def settled(channel: FrontChannel, entry: Outstanding) -> None:
+    if entry.consumer is not None:
+        entry.consumer.out -= 1
+
+
+def recover(channel: FrontChannel, request: operations.Recover) -> None:
+    request = channel.rewritten(request)
+    channel.check(request)
+    if channel.up is None:
+        channel.done(request)
+        return
+    channel.send(request)
+
+
+def recovered(channel: FrontChannel, request: operations.Recover, outcome: operations.Outcome) -> None:
+    """All that was out is in its queue again; so is what was held here."""
+    for consumer in channel.consumers.values():
+        consumer.out = 0
+        channel.client.held_bytes(-consumer.held_bytes)
+        consumer.held.clear()
+        consumer.held_bytes = 0
+    channel.outstanding.clear()
+    channel.given_back.clear()

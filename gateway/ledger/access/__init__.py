@@ -1,0 +1,1 @@
+"""Keys of callers, and the audit log."""

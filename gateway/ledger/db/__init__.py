@@ -1,0 +1,1 @@
+"""The database: engines, tables, migrations, shards, and how values lie in columns."""

@@ -1,0 +1,61 @@
+"""Statements that run in every group commit, compiled once and run on the driver's own connection.
+
+SQLAlchemy finds a compiled statement in its cache, but walks the expression and all its parameters to do so, each
+time, and wraps cursor, context and rows around what it runs; for a group of one message that was half of all work.
+Transactions, connections and errors stay SQLAlchemy's: what the driver raises here is what it would have raised there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+
+from gateway.ledger.db.engine import Database, Row, run
+
+T = TypeVar("T")
+
+
+def once(prepare: Callable[[T, Database], None]) -> Callable[[T, Database], None]:
+    """For a method that makes statements and keeps them as attributes. Statements do not change, and to make all those
+    of a ledger takes a tenth of a second: the first ledger of a process makes them, for its kind of database."""
+    made: dict[str, dict[str, Any]] = {}
+
+    @wraps(prepare)
+    def prepared(self: T, database: Database) -> None:
+        if database.dialect not in made:
+            before = set(vars(self))
+            prepare(self, database)
+            made[database.dialect] = {name: value for name, value in vars(self).items() if name not in before}
+        vars(self).update(made[database.dialect])
+
+    return prepared
+
+
+class PreparedStatement:
+    """A statement in the words of one database. Parameters and results are the driver's: numbers, text, octets."""
+
+    __slots__ = ("_fixed", "_positions", "_text")
+
+    def __init__(self, database: Database, statement: sa.Executable) -> None:
+        assert isinstance(statement, sa.ClauseElement)
+        dialect: Any = database.url.get_dialect()
+        if database.dialect == "sqlite":
+            # Numbered, a value is given once, wherever it stands: the driver would copy it for each place.
+            compiled: Any = statement.compile(dialect=dialect(paramstyle="numeric_dollar"))
+            self._text = re.sub(r"\$(\d)", r"?\1", str(compiled))
+        else:
+            compiled = statement.compile(dialect=dialect())
+            self._text = str(compiled)
+        self._positions: tuple[str, ...] | None = tuple(compiled.positiontup) if compiled.positional else None
+        self._fixed = {name: value for name, value in compiled.params.items() if value is not None}
+
+    def run(self, connection: sa.Connection, parameters: Mapping[str, Any]) -> list[Row]:
+        """Execute it. ``parameters`` holds the values of its ``bindparam``s."""
+        values = {**self._fixed, **parameters}
+        if self._positions is None:
+            return run(connection, self._text, values)
+        return run(connection, self._text, [values[name] for name in self._positions])

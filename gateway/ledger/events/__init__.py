@@ -1,0 +1,1 @@
+"""What happened to messages: asked, counted, followed, and let go."""

@@ -1,0 +1,1 @@
+"""The logs of events and of messages, by sequence number."""

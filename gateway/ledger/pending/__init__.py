@@ -1,0 +1,1 @@
+"""What is still owed: deliveries, scheduled publishes, keys and branches."""

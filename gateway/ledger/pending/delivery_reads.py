@@ -1,0 +1,162 @@
+"""What can be asked of deliveries. Every method runs in a reader's thread, on a connection of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import sqlalchemy as sa
+
+from gateway.ledger.db.encoding import octets, text
+from gateway.ledger.db.engine import Database
+from gateway.ledger.db.ids import first_id
+from gateway.ledger.db.models import bodies, deliveries
+from gateway.ledger.pending.delivery_rows import COLUMNS, OPEN, delivery
+from gateway.ledger.pending.owed import BacklogCounts, BacklogEntry, BacklogStatus, DeliveryFilter
+from gateway.ledger.writing.dividing import place_of
+
+_MINE = deliveries.c.subscription == sa.bindparam("of", type_=sa.LargeBinary)
+
+
+class DeliveryReads:
+    """The questions. ``clock``: in place of the database's, in microseconds (tests)."""
+
+    def __init__(self, database: Database, clock: Callable[[], int] | None = None) -> None:
+        self._clock = clock
+        self._shared = database.shared
+        now: sa.ColumnElement[int] = sa.select(
+            database.clock if clock is None else sa.bindparam("now", type_=sa.BigInteger)
+        ).scalar_subquery()
+        self._now = now
+        out = (deliveries.c.status == int(BacklogStatus.OUT)) & (deliveries.c.due_at > now)
+        dead = deliveries.c.status == int(BacklogStatus.DEAD)
+        counted = (
+            sa.func.count().filter(~dead & ~out),
+            sa.func.count().filter(out),
+            sa.func.count().filter(dead),
+            sa.func.coalesce(sa.func.sum(deliveries.c.size), 0),
+            sa.func.min(deliveries.c.at).filter(~dead),
+            sa.func.min(deliveries.c.due_at).filter(~dead),
+            sa.func.count().filter(~dead & ~out & (deliveries.c.attempt > 0)),
+        )
+        self._backlog = sa.select(*counted).where(_MINE)
+        self._backlogs = sa.select(deliveries.c.subscription, *counted).group_by(deliveries.c.subscription)
+
+    def _times(self) -> dict[str, int]:
+        return {} if self._clock is None else {"now": self._clock()}
+
+    def _select(self, payload: bool) -> sa.Select[Any]:
+        columns: list[Any] = [*COLUMNS, self._now.label("there")]
+        if not payload:
+            return sa.select(*columns)
+        return sa.select(*columns, bodies.c.payload).outerjoin_from(
+            deliveries,
+            bodies,
+            (bodies.c.message_id == deliveries.c.message_id) & (bodies.c.digest == deliveries.c.digest),
+        )
+
+    def due(
+        self,
+        connection: sa.Connection,
+        subscription: str,
+        limit: int,
+        after: tuple[int, bytes] | None,
+        payload: bool,
+    ) -> list[BacklogEntry]:
+        """Those that are not dead, in line."""
+        if self._shared:  # see ``Database.writer``
+            for plan in ("bitmapscan", "seqscan"):
+                connection.execute(sa.text(f"SET LOCAL enable_{plan} = off"))
+        query = self._select(payload).where(_MINE, OPEN).order_by(deliveries.c.due_at, deliveries.c.id).limit(limit)
+        values: dict[str, Any] = {"of": octets(subscription)}
+        if after is not None:
+            place = sa.tuple_(deliveries.c.due_at, deliveries.c.id)
+            query = query.where(place > sa.tuple_(*after, types=(sa.BigInteger(), sa.LargeBinary())))
+        return [_of(row) for row in connection.execute(query, {**values, **self._times()})]
+
+    def get(self, connection: sa.Connection, delivery_id: bytes, payload: bool) -> BacklogEntry | None:
+        """One."""
+        query = self._select(payload).where(deliveries.c.id == delivery_id)
+        row = connection.execute(query, self._times()).one_or_none()
+        return None if row is None else _of(row)
+
+    def page(
+        self,
+        connection: sa.Connection,
+        where: DeliveryFilter,
+        cursor: str | None,
+        limit: int,
+        newest_first: bool,
+        payload: bool,
+    ) -> tuple[list[BacklogEntry], str | None]:
+        """Some, by id, and the cursor behind them."""
+        this = deliveries.c.id
+        query = self._select(payload).where(*_conditions(where)).limit(limit + 1)
+        query = query.order_by(this.desc() if newest_first else this)
+        if cursor is not None:
+            behind = place_of(cursor)
+            query = query.where(this < behind if newest_first else this > behind)
+        rows = connection.execute(query, self._times()).all()
+        found = [_of(row) for row in rows[:limit]]
+        return found, found[-1].id.hex() if len(rows) > limit else None
+
+    def count(self, connection: sa.Connection, where: DeliveryFilter, most: int) -> int:
+        """How many there are; not more than ``most`` are counted."""
+        some = sa.select(deliveries.c.id).where(*_conditions(where)).limit(most).subquery()
+        return connection.execute(sa.select(sa.func.count()).select_from(some)).scalar_one()
+
+    def backlog(self, connection: sa.Connection, subscription: str) -> BacklogCounts:
+        """Pending messages of a subscription."""
+        row = connection.execute(self._backlog, {"of": octets(subscription), **self._times()}).one()
+        return _backlog(*row)
+
+    def backlogs(self, connection: sa.Connection) -> dict[str, BacklogCounts]:
+        """Pending messages of each one that has any."""
+        rows = connection.execute(self._backlogs, self._times())
+        return {text(name): _backlog(*counts) for name, *counts in rows}
+
+
+def newest(connection: sa.Connection, subscription: str) -> bytes | None:
+    """The id of the newest."""
+    query = sa.select(deliveries.c.id).where(_MINE).order_by(deliveries.c.id.desc()).limit(1)
+    found: bytes | None = connection.execute(query, {"of": octets(subscription)}).scalar()
+    return found
+
+
+def body(connection: sa.Connection, message_id: bytes) -> bytes | None:
+    """A payload of a message; where several say that they are it, any of them."""
+    query = sa.select(bodies.c.payload).where(bodies.c.message_id == message_id).limit(1)
+    found: bytes | None = connection.execute(query).scalar()
+    return found
+
+
+def _conditions(where: DeliveryFilter) -> list[sa.ColumnElement[bool]]:
+    conditions: list[sa.ColumnElement[bool]] = []
+    if where.subscription is not None:
+        conditions.append(deliveries.c.subscription == octets(where.subscription))
+    if where.message_id is not None:
+        conditions.append(deliveries.c.message_id == where.message_id)
+    if where.order_key is not None:
+        conditions.append(deliveries.c.order_key == where.order_key)
+    if where.dead is not None:
+        dead = deliveries.c.status == int(BacklogStatus.DEAD)
+        conditions.append(dead if where.dead else ~dead)
+    if where.since is not None:
+        conditions.append(deliveries.c.id >= first_id(max(0, where.since // 1000)))
+    if where.until is not None:
+        conditions.append(deliveries.c.id < first_id(max(0, where.until // 1000)))
+    if where.until_id is not None:
+        conditions.append(deliveries.c.id <= where.until_id)
+    return conditions
+
+
+def _of(row: Any) -> BacklogEntry:
+    values = tuple(row)
+    payload = values[len(COLUMNS) + 1] if len(values) > len(COLUMNS) + 1 else None
+    return delivery(values[: len(COLUMNS)], values[len(COLUMNS)], payload)
+
+
+def _backlog(
+    waiting: int, out: int, dead: int, size: Any, oldest_at: int | None, next_due_at: int | None, tried: int
+) -> BacklogCounts:
+    return BacklogCounts(waiting, out, dead, int(size), oldest_at, next_due_at, tried)

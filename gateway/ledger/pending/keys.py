@@ -1,0 +1,316 @@
+"""Idempotency-Keys and obligations, within a transaction of the writer's.
+
+A key is ``running`` while a request with it is under way: held by the shard and fence of its process, and with one
+obligation for each message that was promised. It ends ``done``, with the answer; or ``unknown``, with the
+obligations parked for the repeat; or it is gone, when nothing was sent. One whose holder died counts as unknown.
+
+Keys are always touched in the order of their digests, after the shard's own row: two processes that claim the same
+keys wait for each other, but never in a circle.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from gateway.ledger.db.batch import RowBatch, select_rows
+from gateway.ledger.db.encoding import document, octets, parse, text
+from gateway.ledger.db.engine import Database
+from gateway.ledger.db.models import keys, obligations
+from gateway.ledger.db.prepared import once
+from gateway.ledger.db.shards import INSERT, ShardLease, alive
+from gateway.ledger.writing.calls import Claim, SettleKey, WriterCall
+from gateway.ledger.writing.records import (
+    Intent,
+    KeyClaim,
+    KeyLost,
+    LogEntry,
+    Mismatch,
+    New,
+    RunningRequest,
+    StoredAnswer,
+    Unknown,
+)
+from gateway.ledger.writing.states import EventKind
+
+RUNNING, ANSWERED, UNKNOWN = "running", "done", "unknown"
+"""Status of a key."""
+FREE = "free"
+"""An ending that leaves no key."""
+PENDING, PARKED = "pending", "parked"
+"""Status of an obligation."""
+ID = 16
+"""Octets of a message's id."""
+CHUNK = 1_000
+"""Most keys that are forgotten in one transaction."""
+IN_DOUBT = {"reason": "the process that accepted it ended without an outcome"}
+"""Detail of the ``unknown`` events that end what is in doubt."""
+LOST = "the Idempotency-Key was taken over by another process, or is not claimed"
+
+_SHARD, _FENCE = sa.bindparam("my_shard", type_=sa.BigInteger), sa.bindparam("my_fence", type_=sa.BigInteger)
+_NOW, _EXPIRES = sa.bindparam("now", type_=sa.BigInteger), sa.bindparam("expires", type_=sa.BigInteger)
+_NOTHING = sa.literal(b"", sa.LargeBinary)
+
+
+class KeyStatements:
+    """The statements on ``idempotency_keys`` and ``obligations``."""
+
+    def __init__(self, database: Database, retention: float) -> None:
+        self.retention = int(retention * 1_000_000)
+        self._prepare(database)
+
+    @once
+    def _prepare(self, database: Database) -> None:
+        dialect = database.dialect
+        insert = INSERT[dialect]
+
+        claimed = (keys.c.id, keys.c.client, keys.c.key, keys.c.fingerprint, keys.c.message_ids)
+        rows, _ = select_rows(
+            dialect,
+            claimed,
+            status=sa.literal(RUNNING),
+            shard=_SHARD,
+            fence=_FENCE,
+            answer_status=sa.literal(0, sa.BigInteger),
+            answer_headers=_NOTHING,
+            answer_body=_NOTHING,
+            expires_at=_EXPIRES,
+        )
+        self._claim = (
+            insert(keys)
+            .from_select(list(rows.selected_columns.keys()), rows)
+            .on_conflict_do_nothing(index_elements=[keys.c.id])
+            .returning(keys.c.id)
+        )
+        named, _ = select_rows(dialect, (keys.c.id,))
+        self._find = (
+            sa.select(keys, alive(keys.c.shard, keys.c.fence).label("alive"))
+            .where(keys.c.id.in_(named))
+            .order_by(keys.c.id)
+            .with_for_update(of=keys)
+        )
+        held = (keys.c.shard == _SHARD) & (keys.c.fence == _FENCE) & (keys.c.status == RUNNING)
+        answers, _ = select_rows(dialect, (keys.c.id, keys.c.answer_status, keys.c.answer_headers, keys.c.answer_body))
+        answer = answers.subquery("answer")
+        self._done = (
+            sa.update(keys)
+            .where(keys.c.id == answer.c.id, held)
+            .values(
+                status=ANSWERED,
+                answer_status=answer.c.answer_status,
+                answer_headers=answer.c.answer_headers,
+                answer_body=answer.c.answer_body,
+                expires_at=_EXPIRES,
+            )
+            .returning(keys.c.id)
+        )
+        self._free = sa.delete(keys).where(keys.c.id.in_(named), held).returning(keys.c.id)
+        self._unknown = (
+            sa.update(keys)
+            .where(keys.c.id.in_(named), held)
+            .values(status=UNKNOWN, expires_at=_EXPIRES)
+            .returning(keys.c.id)
+        )
+        owed_by, _ = select_rows(dialect, (obligations.c.key_id,))
+        self._drop = sa.delete(obligations).where(obligations.c.key_id.in_(owed_by))
+        self._park = sa.update(obligations).where(obligations.c.key_id.in_(owed_by)).values(status=PARKED)
+
+        self._take_keys = (
+            sa.update(keys)
+            .where(keys.c.id.in_(named))
+            .values(status=RUNNING, shard=_SHARD, fence=_FENCE, expires_at=_EXPIRES)
+        )
+        self._take_obligations = (
+            sa.update(obligations)
+            .where(obligations.c.key_id.in_(owed_by))
+            .values(status=PENDING, shard=_SHARD, fence=_FENCE, attempt=obligations.c.attempt + 1)
+            .returning(*obligations.c)
+        )
+        self._forget = sa.delete(keys).where(keys.c.id.in_(named))
+
+        orphaned = (obligations.c.status == PENDING) & ~alive(obligations.c.shard, obligations.c.fence)
+        self._plain_in_doubt = (
+            sa.select(obligations.c.message_id, obligations.c.broker, obligations.c.at)
+            .where(orphaned, obligations.c.key_id == _NOTHING)
+            .order_by(obligations.c.message_id)
+            .limit(sa.bindparam("most"))
+            .with_for_update(skip_locked=True)
+        )
+        self._keys_in_doubt = (
+            sa.select(keys.c.id, keys.c.client, keys.c.key, sa.func.length(keys.c.message_ids).label("octets"))
+            .where(
+                keys.c.status == RUNNING,
+                keys.c.id.in_(sa.select(obligations.c.key_id).where(orphaned, obligations.c.key_id != _NOTHING)),
+            )
+            .order_by(keys.c.id)
+            .limit(sa.bindparam("most"))
+            .with_for_update(skip_locked=True, of=keys)
+        )
+        expired = (
+            sa.select(keys.c.id)
+            .where(
+                keys.c.expires_at < _NOW,
+                (keys.c.status != RUNNING)
+                | (~alive(keys.c.shard, keys.c.fence) & ~sa.exists().where(obligations.c.key_id == keys.c.id)),
+            )
+            .order_by(keys.c.expires_at)
+            .limit(sa.bindparam("most"))
+            .with_for_update(skip_locked=True, of=keys)
+        )
+        self._forget_expired = sa.delete(keys).where(keys.c.id.in_(expired)).returning(keys.c.id, keys.c.client)
+
+    # ------------------------------------------------------------------------------------------ claim, settle
+
+    def claim(
+        self, connection: sa.Connection, lease: ShardLease, claims: Iterable[Claim], now: int
+    ) -> tuple[list[Claim], list[WriterCall]]:
+        """Claim keys. Sets the result of every claim but those that are to be tried again after this
+        transaction, which it returns behind the new ones."""
+        first: dict[bytes, Claim] = {}
+        deferred: list[WriterCall] = []
+        for claim in claims:
+            if claim.key_id in first:
+                deferred.append(claim)
+            else:
+                first[claim.key_id] = claim
+        batch = RowBatch()
+        for key_id in sorted(first):
+            claim = first[key_id]
+            ids = b"".join(intent.message_id for intent in claim.intents)
+            batch.add((), key_id, octets(claim.client), octets(claim.key), claim.fingerprint, ids)
+        times = {"now": now, "expires": now + self.retention}
+        mine = {"my_shard": lease.shard, "my_fence": lease.fence}
+        made = connection.execute(self._claim, batch.parameters(expires=times["expires"], **mine)).scalars().all()
+        new = []
+        for key_id in made:
+            claim = first.pop(key_id)
+            claim.result = New()
+            new.append(claim)
+        if first:
+            expired: list[bytes] = []
+            unknown: list[tuple[Claim, Any]] = []
+            for row in connection.execute(self._find, _ids(sorted(first)).parameters()).all():
+                claim = first.pop(row.id)
+                if row.expires_at < now and not (row.status == RUNNING and row.alive):
+                    expired.append(row.id)
+                    deferred.append(claim)
+                elif (found := _settled(lease, claim, row)) is not None:
+                    claim.result = found
+                else:
+                    unknown.append((claim, row))
+            if expired:
+                connection.execute(self._drop, _ids(expired).parameters())
+                connection.execute(self._forget, _ids(expired).parameters())
+            taken = self._take(connection, [row for _, row in unknown], mine | {"expires": times["expires"]})
+            for claim, row in unknown:
+                claim.result = Unknown(_message_ids(row), tuple(taken[row.id]))
+            deferred += first.values()  # gone between the two statements
+        return new, deferred
+
+    def _take(self, connection: sa.Connection, rows: Sequence[Any], hold: dict[str, int]) -> dict[bytes, list[Intent]]:
+        """Make keys and their obligations this process's. ``rows`` have the id, client and key of each; returns its
+        intents by its id."""
+        taken: dict[bytes, list[Intent]] = {row.id: [] for row in rows}
+        if not rows:
+            return taken
+        names = {row.id: (text(row.client), text(row.key)) for row in rows}
+        connection.execute(self._take_keys, _ids(taken).parameters(**hold))
+        del (hold := dict(hold))["expires"]
+        owed = connection.execute(self._take_obligations, _ids(taken).parameters(**hold)).all()
+        for row in sorted(owed, key=lambda row: row.item):
+            client, key = names[row.key_id]
+            taken[row.key_id].append(
+                Intent(
+                    message_id=row.message_id,
+                    broker=row.broker,
+                    exchange=text(row.exchange),
+                    routing_key=text(row.routing_key),
+                    payload=row.payload,
+                    at=row.at,
+                    client=client,
+                    key=key,
+                    attempt=row.attempt,
+                )
+            )
+        return taken
+
+    def settle(self, connection: sa.Connection, lease: ShardLease, settles: Sequence[SettleKey], now: int) -> None:
+        """End claims. Those whose key is not this lease's any more get an error."""
+        endings = {ANSWERED: RowBatch(), FREE: RowBatch(), UNKNOWN: RowBatch()}
+        for call in sorted(settles, key=lambda call: call.key_id):
+            if call.ending == ANSWERED:
+                endings[ANSWERED].add((call.status,), call.key_id, document(call.headers), call.body)
+            else:
+                endings[call.ending].add((), call.key_id)
+        mine = {"my_shard": lease.shard, "my_fence": lease.fence}
+        later = {"expires": now + self.retention}
+        ended: set[bytes] = set()
+        parked: list[bytes] = []
+        if endings[ANSWERED]:
+            ended.update(connection.execute(self._done, endings[ANSWERED].parameters(**mine, **later)).scalars())
+        if endings[FREE]:
+            ended.update(connection.execute(self._free, endings[FREE].parameters(**mine)).scalars())
+        if endings[UNKNOWN]:
+            parked += connection.execute(self._unknown, endings[UNKNOWN].parameters(**mine, **later)).scalars()
+        if ended:
+            connection.execute(self._drop, _ids(ended).parameters())
+        if parked:
+            connection.execute(self._park, _ids(parked).parameters())
+        ended.update(parked)
+        for call in settles:
+            call.error = None if call.key_id in ended else KeyLost(LOST)
+
+    # ------------------------------------------------------------------------------------------------ doubt
+
+    def plain_in_doubt(self, connection: sa.Connection, limit: int, now: int) -> list[LogEntry]:
+        """Accepted messages whose process died, promised to nobody: the ``unknown`` that ends each, never before its
+        ``accepted``, in spite of differing clocks."""
+        found = connection.execute(self._plain_in_doubt, {"most": limit})
+        return [
+            LogEntry(row.message_id, EventKind.UNKNOWN, max(now, row.at + 1), row.broker, "", IN_DOUBT) for row in found
+        ]
+
+    def take_in_doubt(self, connection: sa.Connection, lease: ShardLease, limit: int, now: int) -> list[Intent]:
+        """Take over keys whose process died, until there are about ``limit`` intents or no more keys. The intents of
+        one key stay together."""
+        hold = {"my_shard": lease.shard, "my_fence": lease.fence, "expires": now + self.retention}
+        found = []
+        promised = 0
+        for row in connection.execute(self._keys_in_doubt, {"most": limit}).all():
+            found.append(row)
+            promised += row.octets // ID
+            if promised >= limit:
+                break
+        return [intent for intents in self._take(connection, found, hold).values() for intent in intents]
+
+    def forget_expired(self, connection: sa.Connection, now: int) -> Mapping[str, int]:
+        """Forget keys that are older than the retention; at most :data:`CHUNK`. Returns how many of each client."""
+        gone = connection.execute(self._forget_expired, {"now": now, "most": CHUNK}).all()
+        if gone:
+            connection.execute(self._drop, _ids([row.id for row in gone]).parameters())
+        return Counter(text(row.client) for row in gone)
+
+
+def _settled(lease: ShardLease, claim: Claim, row: Any) -> KeyClaim | None:
+    """What is to be said of a key that is there; None: it has no outcome, and nobody works on it."""
+    if row.fingerprint != claim.fingerprint and row.fingerprint not in claim.older():
+        return Mismatch()
+    if row.status == ANSWERED:
+        return StoredAnswer(row.answer_status, parse(row.answer_headers), row.answer_body)
+    if row.status == RUNNING and row.alive:
+        return RunningRequest((row.shard, row.fence) == lease, _message_ids(row))
+    return None
+
+
+def _message_ids(row: Any) -> tuple[bytes, ...]:
+    return tuple(row.message_ids[begin : begin + ID] for begin in range(0, len(row.message_ids), ID))
+
+
+def _ids(digests: Iterable[bytes]) -> RowBatch:
+    batch = RowBatch()
+    for digest in digests:
+        batch.add((), digest)
+    return batch

@@ -1,0 +1,352 @@
+"""``ledger.outbox``: pending publishes, to be sent now or at a time.
+
+A row is the promise of a 202: it is there until its outcome is. Its sender holds it by shard and fence, as
+everything that is in doubt is held (:mod:`gateway.ledger.db.shards`): the rows of a process that died are free at once,
+and are handed out again with a higher ``attempt``, to be marked as possible duplicates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Protocol
+
+import sqlalchemy as sa
+
+from gateway.ledger.db.batch import RowBatch, select_rows
+from gateway.ledger.db.encoding import document, octets, parse, text
+from gateway.ledger.db.engine import Database
+from gateway.ledger.db.models import outbox
+from gateway.ledger.db.prepared import PreparedStatement, once
+from gateway.ledger.db.shards import INSERT, ShardLease, Shards, alive
+from gateway.ledger.pending.bodies import matching
+from gateway.ledger.pending.delivery_rows import when
+from gateway.ledger.pending.owed import OutboxFilter, Promised
+from gateway.ledger.writing.calls import Put, SettleOutbox, WriterCall
+from gateway.ledger.writing.dividing import divided, future, place_of
+from gateway.ledger.writing.records import LogEntry
+
+NOBODY = -1
+"""``shard`` of a row that nobody holds."""
+OCTETS_MAX = 64 << 20
+"""Most octets of payloads that are claimed at once, unless it is only one."""
+NEVER = 1 << 62
+"""``due_at`` of a row that was refused for good, and is kept."""
+OLD_PLACE = -1
+"""Of a retry, in place of a time: due when it was due before."""
+
+_SHARD, _FENCE = sa.bindparam("my_shard", type_=sa.BigInteger), sa.bindparam("my_fence", type_=sa.BigInteger)
+_HELD = alive(outbox.c.shard, outbox.c.fence)
+
+
+class OutboxRows:
+    """The statements on ``outbox``, within a transaction of the writer's."""
+
+    @once
+    def __init__(self, database: Database) -> None:
+        dialect = database.dialect
+        columns = [column for column in outbox.c if column.name not in ("shard", "fence")]
+        rows, _ = select_rows(
+            dialect, columns, shard=sa.literal(NOBODY, sa.BigInteger), fence=sa.literal(0, sa.BigInteger)
+        )
+        self._put = PreparedStatement(
+            database,
+            INSERT[dialect](outbox)
+            .from_select(list(rows.selected_columns.keys()), rows)
+            .on_conflict_do_nothing(index_elements=[outbox.c.message_id]),
+        )
+        named, _ = select_rows(dialect, (outbox.c.message_id,))
+        mine = (outbox.c.shard == _SHARD) & (outbox.c.fence == _FENCE)
+        self._done = PreparedStatement(database, matching(dialect, outbox, named, mine).returning(outbox.c.message_id))
+        later = select_rows(dialect, (outbox.c.due_at, outbox.c.message_id, outbox.c.reason))[0].subquery("later")
+        self._retry = PreparedStatement(
+            database,
+            sa.update(outbox)
+            .where(outbox.c.message_id == later.c.message_id, mine)
+            .values(
+                due_at=sa.case((later.c.due_at < 0, outbox.c.due_at), else_=later.c.due_at),
+                reason=later.c.reason,
+                shard=NOBODY,
+                fence=0,
+            )
+            .returning(outbox.c.message_id),
+        )
+        self._release = sa.update(outbox).where(mine).values(shard=NOBODY, fence=0)
+        self._due = (
+            sa.select(
+                outbox.c.message_id,
+                sa.func.length(outbox.c.payload).label("octets"),
+                (outbox.c.shard != NOBODY).label("doubtful"),
+            )
+            .where(
+                outbox.c.due_at <= sa.bindparam("now", type_=sa.BigInteger),
+                outbox.c.broker.in_(sa.bindparam("brokers", expanding=True)),
+                ~_HELD,
+            )
+            .order_by(outbox.c.due_at, outbox.c.message_id)
+            .limit(sa.bindparam("most"))
+            .with_for_update(skip_locked=True, of=outbox)
+        )
+        self._claim = (
+            sa.update(outbox)
+            .where(outbox.c.message_id.in_(named))
+            .values(shard=_SHARD, fence=_FENCE, attempt=outbox.c.attempt + 1)
+            .returning(*outbox.c, sa.true().label("held"))
+        )
+        this = outbox.c.message_id == sa.bindparam("this", type_=sa.LargeBinary)
+        self._cancel = sa.delete(outbox).where(this, ~_HELD).returning(outbox.c.message_id)
+        self._revive = (
+            sa.update(outbox)
+            .where(this, outbox.c.due_at == NEVER)
+            .values(due_at=outbox.c.at)
+            .returning(outbox.c.message_id)
+        )
+
+    def put(self, connection: sa.Connection, calls: Sequence[Put], now: int, there: int) -> None:
+        """Promise. Clocks as in :meth:`gateway.ledger.pending.delivery_rows.DeliveryRows.store`."""
+        batch = RowBatch()
+        for call in calls:
+            for row in call.promised:
+                due_at = when(row.due_at, row.at, now, there)
+                batch.add(
+                    (row.broker, row.at, due_at, row.attempt),
+                    row.message_id,
+                    octets(row.exchange),
+                    octets(row.routing_key),
+                    row.payload,
+                    octets(row.client),
+                    document(row.reason),
+                )
+                if batch.is_full:
+                    self._put.run(connection, batch.parameters())
+                    batch = RowBatch()
+        if batch:
+            self._put.run(connection, batch.parameters())
+
+    def settle(self, connection: sa.Connection, lease: ShardLease, calls: Sequence[SettleOutbox], there: int) -> None:
+        """End or postpone what this process holds, and set the calls' results."""
+        mine = {"my_shard": lease.shard, "my_fence": lease.fence}
+        done, later = RowBatch(), RowBatch()
+        for call in calls:
+            for message_id, _ in call.done:
+                done.add((), message_id)
+            for message_id, due_in, reason in call.retry:
+                due_at = OLD_PLACE if due_in < 0 else there + int(due_in * 1_000_000)
+                later.add((due_at,), message_id, document(reason))
+            for message_id, _, reason in call.kept:
+                later.add((NEVER,), message_id, document(reason))
+        took: set[Any] = set()
+        if done:
+            took.update(row[0] for row in self._done.run(connection, done.parameters(**mine)))
+        if later:
+            took.update(row[0] for row in self._retry.run(connection, later.parameters(**mine)))
+        for call in calls:
+            call.result = [each[0] in took for each in (*call.done, *call.retry, *call.kept)]
+
+    def claim(
+        self, connection: sa.Connection, lease: ShardLease, limit: int, brokers: Collection[str], there: int
+    ) -> list[Promised]:
+        """Take what is due and nobody's."""
+        due = connection.execute(self._due, {"now": there, "brokers": list(brokers), "most": limit}).all()
+        batch = RowBatch()
+        octets = 0
+        for row in due:
+            octets += row.octets
+            if batch and octets > OCTETS_MAX:
+                break
+            batch.add((), row.message_id)
+        if not batch:
+            return []
+        rows = connection.execute(self._claim, batch.parameters(my_shard=lease.shard, my_fence=lease.fence))
+        doubtful = {row.message_id for row in due if row.doubtful}
+        found = [_promised(row, doubtful=row.message_id in doubtful) for row in rows]
+        return sorted(found, key=lambda row: (row.due_at, row.message_id))
+
+    def release(self, connection: sa.Connection, lease: ShardLease) -> int:
+        """Release all entries of this process; how many."""
+        return connection.execute(self._release, {"my_shard": lease.shard, "my_fence": lease.fence}).rowcount
+
+    def cancel(self, connection: sa.Connection, message_id: bytes) -> bool:
+        """Delete what nobody is about to send; whether there was such a row."""
+        return connection.execute(self._cancel, {"this": message_id}).first() is not None
+
+    def revive(self, connection: sa.Connection, message_id: bytes) -> bool:
+        """Make what was refused for good due at once; whether there was such a row."""
+        return connection.execute(self._revive, {"this": message_id}).first() is not None
+
+
+class OutboxAccess(Protocol):
+    """The ledger, as this part sees it."""
+
+    async def submit(self, call: WriterCall) -> Any: ...
+    async def task(self, run: Callable[[sa.Connection, ShardLease], Any]) -> Any: ...
+    async def read(self, run: Callable[[sa.Connection], Any]) -> Any: ...
+
+
+class OutboxStore:
+    """The verbs."""
+
+    def __init__(
+        self,
+        ledger: OutboxAccess,
+        rows: OutboxRows,
+        shards: Shards,
+        append: Callable[[sa.Connection, ShardLease, list[LogEntry]], None],
+        group_max: int,
+        clock: Callable[[], int] | None,
+    ) -> None:
+        """``append`` writes events in a transaction that has not entered its shard; ``clock`` stands for the
+        database's, in microseconds (tests)."""
+        self._ledger = ledger
+        self._rows = rows
+        self._shards = shards
+        self._append = append
+        self._group_max = group_max
+        self._clock = clock
+
+    async def put(self, rows: Sequence[Promised], entries: Sequence[LogEntry] = ()) -> None:
+        """Owe publishes from now on, with their events in one commit, unless there are more than ``group_max`` or one
+        is bad. A message whose id is there already is left alone. Durable when it returns.
+
+        Raises:
+            LedgerUnavailable: nothing was written, or it cannot be told: put the same again.
+            EntriesRefused: some of ``rows`` cannot be stored, by their index; the others are durable.
+        """
+        if rows or entries:
+            await divided(self._ledger, Put(future(), rows, entries), self._group_max)
+
+    async def claim(self, limit: int, brokers: Collection[str]) -> list[Promised]:
+        """What is due at these brokers and held by nobody that lives: this process's from now on, with ``attempt`` one
+        higher. ``doubtful``: another process held it and died, so that it may have been sent."""
+
+        def claim(connection: sa.Connection, lease: ShardLease) -> list[Promised]:
+            there = self._shards.now if self._clock is None else self._clock()
+            return self._rows.claim(connection, lease, limit, brokers, there)
+
+        found: list[Promised] = await self._ledger.task(claim)
+        return found
+
+    async def settle(
+        self,
+        done: Sequence[tuple[bytes, Sequence[LogEntry]]],
+        retry: Sequence[tuple[bytes, float, dict[str, Any]]] = (),
+        kept: Sequence[tuple[bytes, Sequence[LogEntry], dict[str, Any]]] = (),
+    ) -> list[bool]:
+        """End what this process claimed: ``done`` goes, its events are written in the same commit; ``retry`` is due
+        again this many seconds from now (below 0: in its old place), for any claimant, with a reason; ``kept`` is not
+        due any more until it is revived, its events are written in the same commit. Events are what happened, and are
+        written even where the row is another process's by now.
+
+        Returns:
+            For each of ``done``, then ``retry``, then ``kept``: whether it was this process's.
+
+        Raises:
+            LedgerUnavailable: nothing was written, or it cannot be told: settle the same again.
+            EntriesRefused: some cannot be written, by their index; the others are.
+        """
+        if not done and not retry and not kept:
+            return []
+        results: list[bool] = await divided(self._ledger, SettleOutbox(future(), done, retry, kept), self._group_max)
+        return results
+
+    async def release(self) -> int:
+        """Release everything that this process holds, for a worker that begins again; how many."""
+
+        found: int = await self._ledger.task(self._rows.release)
+        return found
+
+    async def cancel(self, message_id: bytes, entry: LogEntry) -> bool:
+        """Take a publish back, unless a process that lives is about to send it. True: it is gone, and ``entry`` is
+        written. False: there is none, or it is too late."""
+
+        def cancel(connection: sa.Connection, lease: ShardLease) -> bool:
+            if not self._rows.cancel(connection, message_id):
+                return False
+            self._append(connection, lease, [entry])
+            return True
+
+        found: bool = await self._ledger.task(cancel)
+        return found
+
+    async def revive(self, message_id: bytes, entry: LogEntry) -> bool:
+        """Send what was refused for good once more. True: it is due, and ``entry`` is written. False: there is none."""
+
+        def revive(connection: sa.Connection, lease: ShardLease) -> bool:
+            if not self._rows.revive(connection, message_id):
+                return False
+            self._append(connection, lease, [entry])
+            return True
+
+        found: bool = await self._ledger.task(revive)
+        return found
+
+    async def get(self, message_id: bytes) -> Promised | None:
+        """One by id. None: it is sent or taken back, or never was."""
+        found, _ = await self.page(OutboxFilter(message_id=message_id), limit=1)
+        return found[0] if found else None
+
+    async def page(
+        self, where: OutboxFilter | None = None, cursor: str | None = None, limit: int = 100
+    ) -> tuple[list[Promised], str | None]:
+        """Publishes in the order of their ids, and the cursor of the next page (None: that was the last).
+
+        Raises:
+            ValueError: the cursor is malformed.
+        """
+        query = sa.select(outbox, _HELD.label("held")).order_by(outbox.c.message_id).limit(limit + 1)
+        if where is not None:
+            if where.message_id is not None:
+                query = query.where(outbox.c.message_id == where.message_id)
+            if where.broker is not None:
+                query = query.where(outbox.c.broker == where.broker)
+            if where.client is not None:
+                query = query.where(outbox.c.client == octets(where.client))
+            if where.dead is not None:
+                query = query.where((outbox.c.due_at == NEVER) == sa.literal(where.dead))
+        if cursor is not None:
+            query = query.where(outbox.c.message_id > place_of(cursor))
+
+        def page(connection: sa.Connection) -> tuple[list[Promised], str | None]:
+            found = [_promised(row) for row in connection.execute(query)]
+            return found[:limit], found[limit - 1].message_id.hex() if len(found) > limit else None
+
+        answer: tuple[list[Promised], str | None] = await self._ledger.read(page)
+        return answer
+
+    async def oldest(self, broker: str, client: str, by: int) -> int | None:
+        """When the first of a client's publishes was put that keeps its place: what was scheduled for later, postponed
+        or refused for good has none. In microseconds since 1970; None: there is none.
+
+        Args:
+            by: only those that were due at this time. It keeps the query short.
+        """
+        query = (
+            sa.select(outbox.c.at)
+            .where(
+                outbox.c.due_at <= by,
+                outbox.c.due_at <= outbox.c.at,
+                outbox.c.broker == broker,
+                outbox.c.client == octets(client),
+            )
+            .order_by(outbox.c.due_at)
+            .limit(1)
+        )
+        found: int | None = await self._ledger.read(lambda connection: connection.execute(query).scalar())
+        return found
+
+
+def _promised(row: Any, *, doubtful: bool = False) -> Promised:
+    return Promised(
+        message_id=row.message_id,
+        broker=row.broker,
+        exchange=text(row.exchange),
+        routing_key=text(row.routing_key),
+        payload=row.payload,
+        at=row.at,
+        due_at=row.due_at,
+        attempt=row.attempt,
+        reason=parse(row.reason),
+        client=text(row.client),
+        claimed=bool(row.held),
+        dead=row.due_at == NEVER,
+        doubtful=doubtful,
+    )

@@ -1,0 +1,1 @@
+"""One thread that groups what waits into one transaction."""

@@ -1,0 +1,1 @@
+"""Logs, metrics, and the way to a collector of traces."""

@@ -1,0 +1,1 @@
+"""Deliveries from a broker, and how they are settled."""

@@ -1,0 +1,1 @@
+"""Publishes to a broker, and what became of each."""

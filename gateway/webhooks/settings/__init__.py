@@ -1,0 +1,1 @@
+"""Endpoints as they are set up: documents, checks, signing keys and secrets."""
