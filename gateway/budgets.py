@@ -296,6 +296,17 @@ class Holdings:
         self._held[holder] = mine + amount
         self._sum += amount
 
+    def take_share(self, client: ShareHolder, amount: int) -> bool:
+        """Take an amount where the client holds nothing, or stays within its share with it; returns whether. The total
+        is not looked at: this is for those who have a bound of their own."""
+        holder = client.holder
+        mine = self._held.get(holder, 0)
+        if (held := mine + self._kept.get(holder, 0)) and held + amount > self.share_of(client):
+            return False
+        self._held[holder] = mine + amount
+        self._sum += amount
+        return True
+
     def check(self, client: ShareHolder) -> int:
         """Return how much more the client may take now, at least 1. Raises as :meth:`take` where that is nothing."""
         with self.hold(client):

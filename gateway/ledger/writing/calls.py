@@ -28,7 +28,7 @@ class WriterCall:
     ``error``, and the loop passes them on. A ``result`` counts once the call is ``settled``: its transaction is
     committed, or will never be."""
 
-    __slots__ = ("error", "future", "holder", "lease", "result", "settled")
+    __slots__ = ("error", "future", "holder", "lease", "places", "result", "settled")
 
     def __init__(self, future: Future[Any]) -> None:
         self.future = future
@@ -39,6 +39,8 @@ class WriterCall:
         """That under which it was submitted; it is written under no other. None: under any."""
         self.holder = ALONE
         """In whose share of the queue its rows are."""
+        self.places = 0
+        """How many rows it has taken of the queue."""
 
     @property
     def rows(self) -> int:

@@ -41,11 +41,15 @@ class Places:
             holdings.take(client, rows, forced=True)
         self._holdings = holdings
 
+    def take_now(self, client: ShareHolder, rows: int) -> bool:
+        """Take places if there are some for this client and nobody waits; returns whether. See :meth:`take`."""
+        if self._lines or not self._fits(rows) or not self._holdings.take_share(client, rows):
+            return False
+        self.rows += rows
+        return True
+
     async def take(self, client: ShareHolder, rows: int) -> None:
-        """Take places, as soon as there are some for this client."""
-        if not self._lines and self._has_share(client, rows) and self._fits(rows):
-            self.add(client, rows)
-            return
+        """Take places, in the client's line: as soon as there are some."""
         turn: asyncio.Future[bool] = self._loop.create_future()
         self._lines.setdefault(client.holder, deque()).append(_Waiter(client, rows, turn))
         self._admit()
@@ -66,7 +70,8 @@ class Places:
         for client, rows in left.items():
             self.rows -= rows
             self._holdings.give(client, rows)
-        self._admit()
+        if self._lines:
+            self._admit()
 
     def close(self) -> None:
         """Have nobody wait any more."""

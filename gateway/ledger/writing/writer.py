@@ -26,7 +26,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import exc
 
-from gateway.budgets import ON_BEHALF, RESOURCES, Holdings, ShareHolder
+from gateway.budgets import ALONE, ON_BEHALF, RESOURCES, Holdings, ShareHolder
 from gateway.errors import EntriesRefused, LedgerUnavailable
 from gateway.ledger.db.engine import BAD_ROW_ERRORS, Database, is_deadlock, is_lost, unavailable
 from gateway.ledger.db.shards import Fenced, ShardLease, Shards
@@ -139,7 +139,15 @@ class Writer:
     async def submit(self, call: WriterCall) -> Any:
         """Have a call written; returns its result or raises its error. Waits while the queue is full. A caller that is
         cancelled while it waits leaves behind nothing that was claimed."""
-        await self._put([call], call.rows)
+        if self.closed:
+            raise LedgerUnavailable(CLOSED)
+        client = ON_BEHALF.get()
+        call.lease = self._known
+        call.holder = client
+        call.places = call.rows
+        if not self.places.take_now(client, call.places):
+            await self._take(client, call.places)
+        self._queue.put(call)
         try:
             return await call.future
         except asyncio.CancelledError:
@@ -153,7 +161,18 @@ class Writer:
     async def submit_all(self, calls: Sequence[WriterCall]) -> list[Any]:
         """Have many calls written, in one transaction where they fit into one: the result or the error of each, in
         order. A caller that is cancelled while it waits leaves behind nothing that was claimed."""
-        await self._put(calls, sum(call.rows for call in calls))
+        if self.closed:
+            raise LedgerUnavailable(CLOSED)
+        client = ON_BEHALF.get()
+        for call in calls:
+            call.lease = self._known
+            call.holder = client
+            call.places = call.rows
+        rows = sum(call.places for call in calls)
+        if not self.places.take_now(client, rows):
+            await self._take(client, rows)
+        for call in calls:
+            self._queue.put(call)
         try:
             return await asyncio.gather(*(call.future for call in calls), return_exceptions=True)
         except asyncio.CancelledError:
@@ -162,19 +181,11 @@ class Writer:
                     self._give_back(call)
             raise
 
-    async def _put(self, calls: Sequence[WriterCall], rows: int) -> None:
-        """Put calls into the queue, as soon as there is room."""
-        if self.closed:
-            raise LedgerUnavailable(CLOSED)
-        client = ON_BEHALF.get()
-        for call in calls:
-            call.lease = self._known
-            call.holder = client
+    async def _take(self, client: ShareHolder, rows: int) -> None:
+        """Wait for room in the queue. Raises LedgerUnavailable where the ledger is closed meanwhile."""
         await self.places.take(client, rows)
         if self.closed:
             raise LedgerUnavailable(CLOSED)
-        for call in calls:
-            self._queue.put(call)
 
     async def close(self) -> None:
         """Write what waits, give the shard back, end the thread."""
@@ -195,8 +206,12 @@ class Writer:
 
     def _deliver(self, calls: Sequence[WriterCall]) -> None:
         left: dict[ShareHolder, int] = {}
+        holder, places = ALONE, 0
         for call in calls:
-            left[call.holder] = left.get(call.holder, 0) + call.rows
+            if call.holder is not holder:
+                left[holder] = left.get(holder, 0) + places
+                holder, places = call.holder, 0
+            places += call.places
             future = call.future
             if future.done():
                 if call.error is None:
@@ -207,6 +222,7 @@ class Writer:
                 future.set_exception(error)
             else:
                 future.set_result(call.result)
+        left[holder] = left.get(holder, 0) + places
         self.places.leave(left)
 
     def _give_back(self, call: WriterCall) -> None:
@@ -224,7 +240,8 @@ class Writer:
         else:
             return
         future.add_done_callback(lambda done: done.exception())  # the next process, or the end of the lease, will do
-        self.places.add(end.holder, end.rows)
+        end.places = end.rows
+        self.places.add(end.holder, end.places)
         self._queue.put(end)
 
     # ------------------------------------------------------------------------------------------ on the thread
@@ -232,7 +249,7 @@ class Writer:
     def _run(self) -> None:
         while (call := self._next()) is not None:
             calls = [call]
-            rows, octets = call.rows, call.octets
+            rows, octets = call.places, call.octets
             last = False
             while rows < self._group_max and octets < GROUP_OCTETS:
                 try:
@@ -243,7 +260,7 @@ class Writer:
                     last = True
                     break
                 calls.append(more)
-                rows += more.rows
+                rows += more.places
                 octets += more.octets
             self._locked = False
             tasks = [call for call in calls if isinstance(call, Task)]
