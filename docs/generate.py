@@ -311,7 +311,8 @@ def _limits(defaults: limits.Limits | limits.BrokerLimits) -> Iterator[str]:
 VERBS: Final = {
     "service": ("serve", "demo", "doctor", "migrate", "backup", "restore", "reload", "completion"),
     "brokers": ("brokers", "probe", "fronts", "explain"),
-    "topology": ("queues", "exchanges", "bindings"),
+    "queues": ("queues",),
+    "topology": ("exchanges", "bindings"),
     "messages": ("publish", "scheduled", "pull", "messages", "why", "tail", "statistics"),
     "subscriptions": ("subscriptions", "taps"),
     "webhooks": ("endpoints",),

@@ -51,6 +51,7 @@ from gateway.api.http.guard import Bounds, GuardedProtocol, guarded
 from gateway.api.http.proxies import Proxies
 from gateway.api.resources.peers import PeerPort
 from gateway.bridges import BridgeSupervisor
+from gateway.broker.listing import queues_of
 from gateway.broker.logins import open_to_strangers
 from gateway.broker.server import EmbeddedBroker
 from gateway.budgets import MOST, Budgets, Holdings
@@ -73,6 +74,7 @@ from gateway.front.fronts import Fronts, check_fronts
 from gateway.ledger import Ledger
 from gateway.ledger.access.api_keys import KEYS_PURPOSE, KeyMacs
 from gateway.ledger.access.audit import PURPOSE
+from gateway.management import QueueList
 from gateway.memory import given_back
 from gateway.observing import collector
 from gateway.observing.telemetry import Metrics, log, set_up_logging, settle_lines
@@ -324,7 +326,8 @@ async def running(
         await stack.enter_async_context(
             _serving(ops, ops_socket, 1.0, _bounds(DEFAULT_HTTP, budgets["ops_connections"]))
         )
-        amqp_ports = await _start_embedded(config.embedded, metrics, budgets, stack)
+        embedded = await _start_embedded(config.embedded, metrics, budgets, stack)
+        amqp_ports = _ports_of(embedded)
         amqp = amqp_ports[0] if amqp_ports else None
         listeners = [ops_socket] if http_socket is None else [http_socket, ops_socket]
         spans = collector.Collector(metrics, [each.getsockname()[:2] for each in listeners])
@@ -355,6 +358,10 @@ async def running(
         )
         bridges = BridgeSupervisor(gateway, config.bridges)
         taps = TapSupervisor(gateway, config.taps, config.retention)
+        gateway.inventory.sources += [bridges.queues, taps.queues]
+        gateway.inventory.own = [listener.getsockname()[:2] for listener in listeners]
+        if embedded is not None:
+            gateway.inventory.embedded = partial(_embedded_queues, embedded)
         rules, transport = _outbound(config, listeners, amqp_ports, gateway.budgets)
         stack.push_async_callback(transport.aclose)
         sender = Sender(transport, traces=PushTraces(spans.tracer, brokers))
@@ -474,10 +481,10 @@ def _is_loopback(host: str) -> bool:
 
 async def _start_embedded(
     settings: EmbeddedSettings, metrics: Metrics, budgets: Budgets, stack: AsyncExitStack
-) -> tuple[int, ...]:
-    """The ports of the embedded broker, without TLS and with it; none: it does not run."""
+) -> EmbeddedBroker | None:
+    """The embedded broker; None: it does not run."""
     if not settings.enabled:
-        return ()
+        return None
     for reason in open_to_strangers(settings):
         log("embedded.open_to_strangers", logging.WARNING, host=settings.host, reason=reason)
     broker = EmbeddedBroker(settings, metrics=metrics, budgets=budgets)
@@ -488,7 +495,19 @@ async def _start_embedded(
         another = "Choose another one: --amqp-port, embedded.port or GATEWAY_AMQP_PORT"
         raise ConfigurationError(f"embedded.port {settings.port}{tls}: {error.strerror}. {another}") from None
     stack.push_async_callback(broker.stop)
-    return (broker.port, broker.tls_port) if settings.tls.cert_file else (broker.port,)
+    return broker
+
+
+def _ports_of(broker: EmbeddedBroker | None) -> tuple[int, ...]:
+    """The ports of the embedded broker, without TLS and with it; none: it does not run."""
+    if broker is None:
+        return ()
+    return (broker.port, broker.tls_port) if broker.settings.tls.cert_file else (broker.port,)
+
+
+def _embedded_queues(broker: EmbeddedBroker, name: str, rows_max: int) -> QueueList | None:
+    """The queues of the embedded broker, by one of its names; None: the name is another broker's."""
+    return queues_of(broker.broker, "/", rows_max) if name in LOCAL_BROKERS else None
 
 
 def _brokers(config: Config, amqp: int | None) -> dict[str, BrokerSettings]:

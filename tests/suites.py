@@ -175,6 +175,7 @@ SUITES = (
     Suite("outbound", ("outbound", "webhooks"), share=0.45),
     Suite("contract", ("contract",)),
     Suite("links", ("transports", "upstreams"), servers=True, share=0.45),
+    Suite("management", ("management",), servers=True, share=0.5),
     Suite("taps", ("taps",), servers=True, share=0.5),
     Suite("replays", ("replays",), servers=True, share=0.5),
     Suite("doctor", ("doctor",), servers=True, share=0.5),

@@ -12,6 +12,7 @@ from gateway.bridges.counts import BridgeCounts
 from gateway.bridges.states import BridgeStatus, resting
 from gateway.config import BridgeSettings
 from gateway.core import Gateway
+from gateway.core.sources.own_queues import queue_of
 from gateway.core.work.supervised import Supervisor, WantedState
 from gateway.errors import EtagMismatch, NoSuchBridge
 from gateway.observing.telemetry import log
@@ -82,6 +83,11 @@ class BridgeSupervisor(Supervisor[BridgeSettings, Bridge, BridgeStatus]):
         self, name: str, settings: BridgeSettings, etag: str, read_only: bool, wish: WantedState
     ) -> BridgeStatus:
         return resting(name, settings, etag, read_only, wish)
+
+    async def queues(self) -> list[tuple[str, str]]:
+        """Broker and queue that each takes from."""
+        found = await self.all_settings()
+        return [(each.source.broker, queue_of(name, each.source, BRIDGE_KIND)) for name, each in found.items()]
 
     def has_moved(self, before: BridgeSettings, after: BridgeSettings) -> bool:
         return before.source != after.source

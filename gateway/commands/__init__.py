@@ -50,7 +50,7 @@ VERBS: Mapping[str, tuple[str, str]] = {
     "reload": ("gateway.commands.reload:reload", "Have a running gateway read its configuration again."),
     "probe": ("gateway.commands.probe:probe", "Say which AMQP versions a broker speaks."),
     "brokers": ("gateway.commands.resources:brokers", "Show the brokers of a running gateway."),
-    "queues": ("gateway.commands.resources:queues", "Declare, show, purge and delete a broker's queues."),
+    "queues": ("gateway.commands.resources:queues", "Find, declare, show, purge and delete queues."),
     "exchanges": ("gateway.commands.exchanges:exchanges", "Declare, show and delete a broker's exchanges."),
     "bindings": ("gateway.commands.exchanges:bindings", "Show, add and remove a broker's bindings."),
     "publish": ("gateway.commands.publish:publish", "Publish one message, and wait until it is safe."),

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from gateway.commands import NOT_FOUND, Failure
 from gateway.commands.client import ApiClient, client_options, note, print_json, print_table, segment
 from gateway.commands.settings import LISTED, confirm, declared, yes_option
+
+COLUMNS: Final = (
+    "broker", "name", "depth", "ready", "unacknowledged", "consumers", "publish_rate", "deliver_rate", "state", "type",
+)  # fmt: skip
+"""What ``queues find`` shows of a queue."""
+_FIGURES: Final = (
+    "name", "depth", "ready", "unacknowledged", "consumers", "bytes", "publish_rate", "deliver_rate", "ack_rate",
+)  # fmt: skip
+SORTS: Final = (*_FIGURES, *(f"-{each}" for each in _FIGURES))
+"""What queues may be sorted by."""
 
 
 @click.command(short_help="Show the brokers of a running gateway.")
@@ -45,11 +55,12 @@ def brokers(name: str | None, url: str, api_key: str | None, as_json: bool) -> N
     )
 
 
-@click.group(short_help="Declare, show, purge and delete a broker's queues.")
+@click.group(short_help="Find, declare, show, purge and delete queues.")
 def queues() -> None:
-    """Declare, show, purge and delete a broker's queues.
+    """Find, declare, show, purge and delete queues.
 
-    AMQP has no way to list queues: `list` shows those that were declared through the gateway.
+    AMQP has no way to list queues: `list` shows those that were declared through the gateway. `find` shows all queues
+    of the brokers whose management API the configuration names.
     """
 
 
@@ -81,6 +92,47 @@ def list_queues(broker: str, url: str, api_key: str | None, as_json: bool) -> No
             for row, counts in zip(found, held, strict=True)
         ),
     )
+
+
+@queues.command("find")
+@click.argument("text", default="")
+@click.option("--broker", default="", help="Only queues of this broker.")
+@click.option(
+    "--sort",
+    type=click.Choice(SORTS),
+    default="name",
+    show_default=True,
+    metavar="FIGURE",
+    help=f"What comes first: {', '.join(SORTS[:9])}. With a - before it, the greatest.",
+)
+@click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="Most queues to show.")
+@client_options
+def find_queues(text: str, broker: str, sort: str, limit: int, url: str, api_key: str | None, as_json: bool) -> None:
+    """Find queues of all brokers whose name contains TEXT.
+
+    Where a list is not complete, or old, a note on stderr says so.
+
+    \b
+    Examples:
+      gateway queues find ord
+      gateway queues find --broker shop --sort=-depth --limit 10
+    """
+    query = {"search": text, "broker": broker, "sort": sort, "limit": str(limit)}
+    found = ApiClient(url, api_key).ask(
+        "GET", "/v1/queues", query={name: value for name, value in query.items() if value}
+    )
+    if as_json:
+        print_json(found)
+        return
+    print_table(
+        ("BROKER", "NAME", "DEPTH", "READY", "UNACKED", "CONSUMERS", "IN/S", "OUT/S", "STATE", "TYPE"),
+        (tuple("-" if row[name] is None else row[name] for name in COLUMNS) for row in found["queues"]),
+    )
+    for each in found["brokers"]:
+        if each["partial"]:
+            note(f"{each['name']}: {each['reason']}")
+    if found["total"] > len(found["queues"]):
+        note(f"{len(found['queues'])} of {found['total']} queues; give a TEXT, or a larger --limit")
 
 
 def contents(client: ApiClient, broker: str, names: list[Any]) -> list[tuple[int | None, int | None]]:

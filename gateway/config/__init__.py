@@ -14,9 +14,11 @@ from gateway.config.brokers import (
     LOCAL_BROKERS,
     BrokerSettings,
     BrokerUrl,
+    ManagementUrl,
     TlsSettings,
     parse_broker_url,
     parse_host,
+    parse_management_url,
 )
 from gateway.config.budgets import BudgetSettings, budget_bounds
 from gateway.config.document import Config, asks_for_credentials
@@ -67,6 +69,7 @@ __all__ = [
     "HttpSettings",
     "HttpTls",
     "LedgerSettings",
+    "ManagementUrl",
     "Name",
     "OpsSettings",
     "OutboundSettings",
@@ -91,4 +94,5 @@ __all__ = [
     "load",
     "parse_broker_url",
     "parse_host",
+    "parse_management_url",
 ]

@@ -50,6 +50,11 @@ class BrokerSettings(Settings, frozen=True):
     Everything else is as in the URL."""
     password_file: str = ""
     """File that holds the password, instead of the URL."""
+    management: str = ""
+    """``http[s]://[user:password@]host[:port]`` of the broker's management API: RabbitMQ's plugin or Broker-J's HTTP
+    management. `GET /v1/queues` lists all queues of the virtual host by it. Without user and password those of ``url``
+    are sent. Empty: only the queues that the gateway itself knows are listed
+    ([inventory](../how-to/queue-inventory.md))."""
     tls: TlsSettings = TlsSettings()
     """For ``amqps``."""
     dialect: Literal["", "rabbitmq", "qpid", "published", "transitional"] = ""
@@ -170,6 +175,47 @@ def parse_broker_url(url: str) -> BrokerUrl:
         virtual_host=unquote(path) or "/",
         version=version,
         dialect=dialect,
+    )
+
+
+class ManagementUrl(msgspec.Struct, frozen=True, kw_only=True):
+    """The URL of a management API, taken apart and unquoted."""
+
+    base: str
+    """The URL without user and password, and without a slash at its end."""
+    user: str | None
+    """None: that of the broker's URL."""
+    password: str | None
+    """None: that of the broker's URL, or of ``password_file``."""
+
+
+def parse_management_url(url: str) -> ManagementUrl:
+    """Take ``http[s]://[user[:password]@]host[:port][/path]`` apart.
+
+    Raises:
+        ConfigurationError: the URL is wrong; its password is never part of the text.
+    """
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise ConfigurationError(
+            "management URL: host or port is invalid; in user and password '/', '?', '#' and '@' are written %2F, %3F, "
+            "%23 and %40"
+        ) from None
+    if parts.scheme not in ("http", "https"):
+        raise ConfigurationError(f"management URL: scheme is {parts.scheme[:20]!r}, not http or https")
+    if not parts.hostname or port == 0:
+        raise ConfigurationError("management URL: host or port is missing")
+    if parts.query or parts.fragment:
+        raise ConfigurationError("management URL: '?' and '#' have no place in it")
+    if parts.username == "" and parts.password is None:
+        raise ConfigurationError("management URL: the user is missing before the '@'")
+    host = parts.netloc.rpartition("@")[2]
+    return ManagementUrl(
+        base=f"{parts.scheme}://{host}{parts.path.rstrip('/')}",
+        user=unquote(parts.username) if parts.username is not None else None,
+        password=unquote(parts.password) if parts.password is not None else None,
     )
 
 

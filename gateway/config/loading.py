@@ -14,7 +14,7 @@ import msgspec
 
 from gateway.config.access import JWT_CLIENT
 from gateway.config.bridges import BridgeSettings, check_bridge
-from gateway.config.brokers import LOCAL_BROKERS, parse_broker_url, parse_host
+from gateway.config.brokers import LOCAL_BROKERS, parse_broker_url, parse_host, parse_management_url
 from gateway.config.budgets import check_budgets
 from gateway.config.document import Config
 from gateway.config.fronts import FrontSettings, check_front
@@ -120,6 +120,11 @@ def _check(where: str, config: Config) -> None:
             parse_broker_url(broker.url)
         except ConfigurationError as error:
             raise ConfigurationError(f"{where}: brokers.{name}.url: {error}") from None
+        if broker.management:
+            try:
+                parse_management_url(broker.management)
+            except ConfigurationError as error:
+                raise ConfigurationError(f"{where}: brokers.{name}.management: {error}") from None
         if broker.reconnect_max < broker.reconnect_min:
             raise ConfigurationError(
                 f"{where}: brokers.{name}.reconnect_max is {broker.reconnect_max:g}, less than reconnect_min = "

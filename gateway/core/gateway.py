@@ -39,6 +39,7 @@ from gateway.core.work.peers import Peers
 from gateway.core.work.recorder import Recorder
 from gateway.errors import GatewayError, NoSuchBroker, NoSuchMessage
 from gateway.ledger import EventKind, Ledger, MessageFilter, MessageIds, StoredMessage, Timeline, parse_id
+from gateway.management import Inventory
 from gateway.observing.telemetry import Metrics, log
 from gateway.runtime.tasks import Tasks
 from gateway.tracing import Tracer
@@ -118,6 +119,9 @@ class Gateway:
         self.peers.listen(SUBSCRIPTION, self._subscription_changed_elsewhere)
         self._declaring = Tasks("declare queues")
         self.topology = Topology(ledger, self._publisher, self.broker)
+        self.inventory = Inventory(self.brokers)
+        """The queues of every broker."""
+        self.inventory.sources += [partial(self.topology.all_queues, self.brokers), self.subscriptions.queues]
         self.on_owed: list[Callable[[str], None]] = []
         """Called with the name of a subscription of which dead messages were revived, say."""
         self.ledger_budgets = LedgerBudgets(ledger, self.budgets)
@@ -178,6 +182,7 @@ class Gateway:
     async def close(self, within: float) -> None:
         """Finish, within ``within`` seconds: keyed publishes, leases, events, links. The ledger stays open."""
         self.drain()
+        await self.inventory.close()
         await asyncio.gather(self.auditor.close(), self.observer.close(), self.ledger_budgets.close())
         await self.ownership.close(within)
         parts = self._publisher, self._keyed, self._keyed_messages, self._in_doubt

@@ -134,6 +134,10 @@ class SubscriptionRegistry:
             found += more
         return found
 
+    async def queues(self) -> list[tuple[str, str]]:
+        """Broker and queue of each."""
+        return [(each.settings.broker, queue_of(each.name, each.settings)) for each in await self.all()]
+
     async def _wishes(self) -> dict[str, bool]:
         wishes: dict[str, bool] = {}
         cursor: str | None = None

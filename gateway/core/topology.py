@@ -8,7 +8,7 @@ the two differ: a queue that is gone there is gone here.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -248,6 +248,18 @@ class Topology:
         """A page of what was declared here of ``kind`` (QUEUE, EXCHANGE, BINDING)."""
         self._find(broker)
         return await self._ledger.list_resources(_kind(kind, broker), cursor, limit)
+
+    async def all_queues(self, brokers: Iterable[str]) -> list[tuple[str, str]]:
+        """Broker and name of every queue that was declared here."""
+        found = []
+        for broker in tuple(brokers):
+            cursor: str | None = None
+            while True:
+                page, cursor = await self._ledger.list_resources(_kind(QUEUE, broker), cursor, PAGE)
+                found += [(broker, text_from_json(item.spec["name"])) for item in page]
+                if cursor is None:
+                    break
+        return found
 
     async def _remember(self, kind: str, broker: str, name: str, spec: dict[str, Any]) -> bool:
         _, created = await self._ledger.put_resource(_kind(kind, broker), _name(name), spec)

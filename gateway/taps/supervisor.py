@@ -73,6 +73,11 @@ class TapSupervisor(Supervisor[TapSettings, Tap, TapStatus]):
     def at_rest(self, name: str, settings: TapSettings, etag: str, read_only: bool, wish: WantedState) -> TapStatus:
         return resting(name, settings, etag, read_only, wish, queue_of(name, settings, TAP_KIND))
 
+    async def queues(self) -> list[tuple[str, str]]:
+        """Broker and queue that each takes from."""
+        found = await self.all_settings()
+        return [(each.broker, queue_of(name, each, TAP_KIND)) for name, each in found.items()]
+
     def has_moved(self, before: TapSettings, after: TapSettings) -> bool:
         return _source(before) != _source(after)
 

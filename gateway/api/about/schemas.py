@@ -828,6 +828,78 @@ class Queues(Output, omit_defaults=False):
     """The queues of this page."""
 
 
+class InventoryQueue(Output, omit_defaults=False):
+    """A queue of any broker; ``null`` is what is not known."""
+
+    broker: str
+    """Name of the broker."""
+    name: Any
+    """Name of the queue. A string; a ``binary`` object where it is not UTF-8."""
+    vhost: str
+    """Virtual host of the queue: that of the broker's URL."""
+    depth: int | None
+    """Messages in the queue, those that are out for an acknowledgement included."""
+    ready: int | None
+    """Messages that wait for a consumer."""
+    unacknowledged: int | None
+    """Messages that are out for an acknowledgement."""
+    bytes: int | None
+    """Size of the bodies of its messages, in bytes."""
+    consumers: int | None
+    """Consumers of the queue."""
+    publish_rate: float | None
+    """Messages that come in per second."""
+    deliver_rate: float | None
+    """Messages that go out per second, also those that are fetched."""
+    ack_rate: float | None
+    """Acknowledgements per second."""
+    state: str | None
+    """State of the queue, in the broker's own word."""
+    type: str | None
+    """Type of the queue, in the broker's own word."""
+    durable: bool | None
+    """Whether the queue survives a restart of the broker."""
+    auto_delete: bool | None
+    """Whether the broker deletes the queue when its last consumer leaves."""
+    exclusive: bool | None
+    """Whether only one connection may use the queue."""
+    dead_letters: bool | None
+    """Whether messages that the queue drops or rejects go somewhere."""
+    dead_letter_exchange: Any
+    """The exchange they go to; of Broker-J the destination of the alternate binding, a queue or an exchange."""
+    dead_letter_routing_key: Any
+    """Their routing key then; ``null``: it is not known, or they keep theirs."""
+
+
+class InventoryBroker(Output, omit_defaults=False):
+    """Where the queues of a broker come from."""
+
+    name: str
+    """Name of the broker."""
+    source: str
+    """``management``: all queues, by the management API. ``amqp``: those that the gateway knows, and what AMQP tells of
+    them. ``embedded``: all queues of the embedded broker."""
+    partial: bool
+    """Whether queues or figures may be missing, or are old."""
+    reason: str
+    """Why, as a sentence; empty: the list is complete."""
+    as_of: str | None
+    """When the queues were read, RFC 3339, UTC; ``null``: they have not been read yet."""
+    queues: int
+    """How many of them fit the search."""
+
+
+class QueueInventory(Output, omit_defaults=False):
+    """A page of the queues of all brokers."""
+
+    queues: list[InventoryQueue]
+    """The queues of this page."""
+    total: int
+    """How many queues fit the search, on all pages."""
+    brokers: list[InventoryBroker]
+    """The brokers whose queues the caller may see, all or some of them."""
+
+
 class Exchanges(Output, omit_defaults=False):
     """A page of the exchanges that were declared through the gateway."""
 
@@ -916,6 +988,23 @@ class PageQuery(Input):
 
     limit: Annotated[int, Meta(ge=1, le=1000, description="Most items on a page.")] = 100
     cursor: Annotated[str, Meta(max_length=1000, description="From the link `rel=next` of the page before.")] = ""
+
+
+class InventoryQuery(PageQuery):
+    """Search, order and paging of queues."""
+
+    search: Annotated[
+        str, Meta(max_length=255, description="Only queues with this text in their name, in any case.")
+    ] = ""
+    broker: Annotated[str, Meta(description="Only queues of this broker.")] = ""
+    sort: Annotated[
+        Literal[
+            "name", "-name", "depth", "-depth", "ready", "-ready", "unacknowledged", "-unacknowledged", "consumers",
+            "-consumers", "bytes", "-bytes", "publish_rate", "-publish_rate", "deliver_rate", "-deliver_rate",
+            "ack_rate", "-ack_rate",
+        ],
+        Meta(description="What the queues are sorted by; `-`: the greatest first. What is not known comes last."),
+    ] = "name"  # fmt: skip
 
 
 class ScheduledQuery(PageQuery):

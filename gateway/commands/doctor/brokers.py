@@ -23,9 +23,11 @@ from gateway.errors import (
     ConfigurationError,
     GatewayError,
 )
+from gateway.exits import REFUSED
 from gateway.front.channels.rules import RULES, rules_for
 from gateway.front.channels.target import target_of
 from gateway.link import Link
+from gateway.management import ManagementProblem, read_queues
 from gateway.session import Version
 from gateway.transports import client_context
 from gateway.upstreams.client_limits import client_limits
@@ -128,6 +130,7 @@ class _Broker:
         url = dialer.url
         self.where = f"{self.setting} ({url.host}:{url.port})"
         self._settings(url)
+        await self._management()
         if not await self._reach(url):
             return
         link = await self._open(dialer)
@@ -139,6 +142,24 @@ class _Broker:
             await link.close(1.0)
 
     # ------------------------------------------------------------------------------------- before the protocol
+
+    async def _management(self) -> None:
+        """The list of all queues, as the service reads it: one page of it."""
+        if not self.settings.management:
+            return
+        where = f"{self.setting}.management"
+        try:
+            found = await read_queues(self.name, self.settings, rows_max=1, within=self.within)
+        except ManagementProblem as problem:
+            self.report.fail(
+                "broker.management", where, problem.reason,
+                why="GET /v1/queues and the console list the queues that the gateway knows, and not all of them.",
+                do=f"Correct it, or take {where} out.", status=REFUSED if problem.refused else None,
+            )  # fmt: skip
+            return
+        self.report.ok(
+            "broker.management", where, "it lists queues" if found.rows else "it answers, and shows this login no queue"
+        )
 
     def _settings(self, url: BrokerUrl) -> None:
         settings, report = self.settings, self.report

@@ -75,6 +75,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "ledger.waiting": Check("no message of a pushed subscription waits after an attempt that failed", FAILED),
     "ledger.durable": Check("what it commits survives a loss of power", FAILED),
     "broker.settings": Check("URL, password file and mechanisms can be used", USAGE),
+    "broker.management": Check("its management API, where one is set, takes the login and lists queues", UNREACHABLE),
     "broker.dns": Check("its host has an address", UNREACHABLE),
     "broker.tcp": Check("somebody listens there", UNREACHABLE),
     "broker.certificate": Check(

@@ -234,6 +234,7 @@ def _rights(report: Report, path: str, config: Config) -> None:
 
 def _in_the_file(config: Config) -> Iterator[bool]:
     yield any(password_in(broker.url) and not broker.password_file for broker in config.brokers.values())
+    yield any(password_in(broker.management) for broker in config.brokers.values())
     yield any(key.key for key in config.api_keys)
     yield any(endpoint.auth.secret or endpoint.tls.key for endpoint in config.endpoints.values())
 
@@ -246,9 +247,16 @@ def password_in(url: str) -> str:
         return ""
 
 
+def _urls(config: Config) -> Iterator[str]:
+    """All URLs that may hold a login."""
+    yield config.ledger.url
+    for broker in config.brokers.values():
+        yield from (broker.url, broker.management)
+
+
 def secrets_of(config: Config) -> Iterator[str]:
     """All secrets that the configuration holds itself, as they are written and as they are meant."""
-    for url in (config.ledger.url, *(broker.url for broker in config.brokers.values())):
+    for url in _urls(config):
         yield password_in(url)
         yield unquote(password_in(url))
     for broker in config.brokers.values():
@@ -280,7 +288,7 @@ def secrets_in(path: str | None, environ: Mapping[str, str]) -> Iterator[str]:
 
 def users_of(config: Config) -> Iterator[str]:
     """Names that are no secrets."""
-    for url in (config.ledger.url, *(broker.url for broker in config.brokers.values())):
+    for url in _urls(config):
         try:
             yield urlsplit(url).username or "guest"
         except ValueError:

@@ -228,6 +228,14 @@ class Supervisor(Generic[S, T, X]):
             found.add(resource.name)
         return found
 
+    async def all_settings(self) -> dict[str, S]:
+        """The settings of all of them, in every process, by name; malformed ones are left out."""
+        found = {}
+        for resource in await self._all(self.kind):
+            with suppress(msgspec.ValidationError):
+                found[resource.name] = msgspec.convert(resource.spec, self.settings_type)
+        return {**found, **self._configured}
+
     async def take(self, name: str) -> None:
         """It is this process's from now on: run it, if that is what is wished for. Raises LedgerUnavailable."""
         try:

@@ -1,0 +1,57 @@
+"""The queues of a broker's virtual host, by whichever management API answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from http import HTTPStatus
+from typing import Final
+
+from gateway.config import BrokerSettings, parse_broker_url
+from gateway.management import brokerj, rabbitmq
+from gateway.management.client import WITHIN_SECONDS, ManagementClient, ManagementProblem
+from gateway.management.rows import QueueList
+
+QPID: Final = ("qpid", "broker-j")
+"""Parts of the product names of brokers whose API is that of Broker-J, in lower case."""
+ROWS_MAX: Final = 50_000
+"""Most queues of one broker that are listed."""
+
+
+async def read_queues(
+    name: str,
+    settings: BrokerSettings,
+    product: str = "",
+    *,
+    rows_max: int = ROWS_MAX,
+    own: Iterable[tuple[str, int]] = (),
+    within: float = WITHIN_SECONDS,
+) -> QueueList:
+    """Ask a broker's management API for the queues of the virtual host that its URL names.
+
+    Args:
+        name: the broker's.
+        settings: its settings; ``management`` is not empty.
+        product: what it calls itself over AMQP: it says which API is tried first.
+        rows_max: most queues that are listed.
+        own: addresses and ports that this process listens on.
+        within: how long it may take, in seconds.
+
+    Raises:
+        ManagementProblem: no queue can be listed.
+    """
+    vhost = parse_broker_url(settings.url).virtual_host
+    apis = [rabbitmq.read, brokerj.read]
+    if any(each in product.lower() for each in QPID):
+        apis.reverse()
+    async with ManagementClient(name, settings, own, within) as client:
+        for read in apis:
+            try:
+                return await read(client, vhost, rows_max)
+            except ManagementProblem as problem:
+                if problem.status != HTTPStatus.NOT_FOUND:
+                    raise
+    raise ManagementProblem(
+        f"What answers at brokers.{name}.management has neither RabbitMQ's API nor Broker-J's, or no virtual host "
+        f"{vhost!r} (404). Correct the URL; the virtual host is that of brokers.{name}.url.",
+        HTTPStatus.NOT_FOUND,
+    )

@@ -1,0 +1,272 @@
+"""``GET /v1/queues`` over brokers whose management is a fake, and over the embedded broker."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from gateway.management import inventory
+from tests.management import fake
+from tests.management.conftest import NOWHERE, Serve, pages, read
+from tests.management.fake import management
+
+ROWS = [{"name": f"queue-{number:05}", "messages": number * 7919 % 10_007} for number in range(10_000)]
+ALL = [
+    "name", "depth", "ready", "unacknowledged", "consumers", "bytes", "publish_rate", "deliver_rate", "ack_rate",
+]  # fmt: skip
+
+
+def of(**urls: str) -> dict[str, Any]:
+    """Settings of brokers by their management URLs."""
+    return {f"brokers.{name}": {"url": NOWHERE, "management": url} for name, url in urls.items()}
+
+
+async def test_ten_thousand_queues_are_paged_without_doubles(serve: Serve) -> None:
+    async with management(fake.rabbitmq(ROWS)) as server, serve(of(shop=server.url)) as (_, client):
+        began = time.monotonic()
+        first = await read(client, limit=1_000)
+        cold = time.monotonic() - began
+        assert (first["total"], len(first["queues"])) == (10_000, 1_000)
+        (broker,) = first["brokers"]
+        assert (broker["name"], broker["source"], broker["partial"], broker["reason"], broker["queues"]) == (
+            "shop", "management", False, "", 10_000,
+        )  # fmt: skip
+        began = time.monotonic()
+        await read(client, limit=100, search="queue-0012")
+        warm = time.monotonic() - began
+        began = time.monotonic()
+        names = [row["name"] for row in await pages(client, limit=1_000)]
+        print(f"10,000 queues: first page {cold:.2f} s cold, {warm:.3f} s kept, all {time.monotonic() - began:.2f} s")
+        assert names == [row["name"] for row in ROWS]
+        depths = [(row["depth"], row["name"]) for row in await pages(client, limit=1_000, sort="-depth")]
+        assert len(set(depths)) == 10_000
+        assert all((-one[0], one[1]) < (-other[0], other[1]) for one, other in pairwise(depths))
+        assert [row["name"] for row in await pages(client, limit=999, sort="-name")] == names[::-1]
+        assert (await read(client, search="QUEUE-0012", limit=3))["total"] == 10
+
+
+@pytest.mark.parametrize("sort", [*ALL, *(f"-{each}" for each in ALL)])
+async def test_what_is_not_known_comes_last(sort: str, serve: Serve) -> None:
+    figures: list[dict[str, Any]] = [
+        {}, {"messages": 1, "messages_ready": 1, "messages_unacknowledged": 1, "consumers": 1, "message_bytes": 1},
+        {"messages": 2, "messages_ready": 2, "messages_unacknowledged": 2, "consumers": 2, "message_bytes": 2},
+    ]  # fmt: skip
+    for figure in figures[1:]:
+        rate = {"rate": figure["messages"] / 2}
+        figure["message_stats"] = {"publish_details": rate, "deliver_get_details": rate, "ack_details": rate}
+    rows = [{"name": f"q{number}", **figure} for number, figure in enumerate(figures)]
+    async with (
+        management(fake.rabbitmq(rows)) as one,
+        management(fake.rabbitmq(rows)) as other,
+        serve(of(a=one.url, b=other.url)) as (_, client),
+    ):
+        found = [(row["broker"], row["name"]) for row in await pages(client, limit=1, sort=sort)]
+    numbers = [2, 1, 0] if sort.startswith("-") else [0, 1, 2] if sort == "name" else [1, 2, 0]
+    brokers = "ba" if sort == "-name" else "ab"
+    assert found == [(broker, f"q{number}") for number in numbers for broker in brokers]
+
+
+async def test_one_reading_is_made_however_many_ask(serve: Serve) -> None:
+    async with management(fake.rabbitmq(ROWS[:3])) as server, serve(of(shop=server.url)) as (_, client):
+        server.pause = 0.5
+        found = await asyncio.gather(*(read(client) for _ in range(20)))
+        assert [each["total"] for each in found] == [3] * 20
+        await read(client)
+        assert len(server.asked) == 1
+
+
+async def test_a_list_is_read_again_after_some_seconds(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inventory, "KEPT_SECONDS", 0.0)
+    rows = ROWS[:1]
+    async with management(fake.rabbitmq(rows)) as server, serve(of(shop=server.url)) as (_, client):
+        first = await read(client)
+        rows.append(ROWS[7])
+        second = await read(client)
+    assert (first["total"], second["total"]) == (1, 2)
+    assert first["brokers"][0]["as_of"] < second["brokers"][0]["as_of"]
+
+
+async def test_a_slow_broker_holds_nobody_up(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inventory, "WAIT_SECONDS", 0.5)
+    monkeypatch.setattr(inventory, "KEPT_SECONDS", 0.0)
+    async with (
+        management(fake.rabbitmq(ROWS[:2])) as slow,
+        management(fake.rabbitmq(ROWS[:1])) as quick,
+        serve(of(slow=slow.url, quick=quick.url)) as (_, client),
+    ):
+        slow.pause = 2.0
+        began = time.monotonic()
+        found = await read(client)
+        assert time.monotonic() - began < 2.0
+        states = {each["name"]: (each["queues"], each["partial"], each["reason"]) for each in found["brokers"]}
+        assert states == {
+            "slow": (0, True, "The broker has not answered within 0.5 s. Ask again."),
+            "quick": (1, False, ""),
+        }
+        assert (await read(client, broker="slow"))["brokers"][0]["as_of"] is None
+        await asyncio.sleep(2.0)
+        later = (await read(client, broker="slow"))["brokers"][0]
+        assert later["queues"] == 2, "what came meanwhile is shown, although it is being read again"
+        assert later["reason"].startswith("The broker has not answered within 0.5 s: What is listed is as it was at ")
+
+
+async def test_the_list_of_before_stays_while_readings_fail(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inventory, "KEPT_SECONDS", 0.0)
+    async with management(fake.rabbitmq(ROWS[:2])) as server, serve(of(shop=server.url)) as (_, client):
+        before = await read(client)
+        server.answer = lambda _: (503, {})
+        after = await read(client)
+        assert after["queues"] == before["queues"]
+        (broker,) = after["brokers"]
+        assert (broker["source"], broker["partial"]) == ("management", True)
+        assert broker["reason"].startswith("The management API answers 503: the broker starts, stops or is overloaded.")
+        assert "What is listed is as it was at" in broker["reason"]
+        assert broker["as_of"] == before["brokers"][0]["as_of"]
+        monkeypatch.setattr(inventory, "STALE_SECONDS", 0.0)
+        server.answer = fake.rabbitmq(ROWS[:1])
+        assert (await read(client))["total"] == 1
+        server.answer = lambda _: (401, {})
+        gone = await read(client)
+        assert (gone["total"], gone["brokers"][0]["source"]) == (0, "amqp"), "it is too old to be shown"
+
+
+async def test_all_brokers_together_keep_a_bounded_number_of_queues(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inventory, "ROWS_IN_ALL", 30)
+    async with (
+        management(fake.rabbitmq(ROWS[:20])) as one,
+        management(fake.rabbitmq(ROWS[:20])) as other,
+        serve(of(one=one.url, other=other.url)) as (_, client),
+    ):
+        assert (await read(client, broker="one"))["total"] == 20
+        found = await read(client)
+    assert found["total"] == 30
+    reasons = {each["name"]: each["reason"] for each in found["brokers"]}
+    assert reasons == {
+        "one": "", "other": "The list ends after 10 queues, which is as many as the gateway keeps.",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("scopes", "seen"),
+    [
+        (["admin"], {"a": 3, "b": 3}),
+        (["broker:a"], {"a": 3}),
+        (["broker:*"], {"a": 3, "b": 3}),
+        (["consume:a/queue-00001"], {"a": 1}),
+        (["consume:*/queue-00001", "consume:b/queue-00002"], {"a": 1, "b": 2}),
+        (["consume:b/*"], {"b": 3}),
+        (["consume:a/none"], {"a": 0}),
+        (["subscribe:a/queue-00001"], {}),
+        (["publish:a/amq.default"], {}),
+    ],
+    ids=str,
+)
+async def test_a_caller_sees_what_its_scopes_name(scopes: list[str], seen: dict[str, int], serve: Serve) -> None:
+    keys = [{"name": "caller", "key": "k" * 32, "scopes": scopes}]
+    async with (
+        management(fake.rabbitmq(ROWS[:3])) as a,
+        management(fake.rabbitmq(ROWS[:3])) as b,
+        serve({**of(a=a.url, b=b.url), "api_keys": keys}, key="k" * 32) as (_, client),
+    ):
+        found = await read(client)
+        assert {each["name"]: each["queues"] for each in found["brokers"]} == seen
+        rows = [row for row in found["queues"] if row["broker"] in seen]
+        assert len(rows) == len(found["queues"]) == found["total"] == sum(seen.values())
+        for row in found["queues"]:
+            answer = await client.get(f"/v1/brokers/{row['broker']}/queues/{row['name']}")
+            assert answer.status_code == 503, "it may be asked for by itself"
+        for name, server in {"a": a, "b": b}.items():
+            if name not in seen:
+                assert server.asked == []
+            named = {scope.partition(":")[2].partition("/")[0] for scope in scopes} & {name, "*", ""}
+            one = await client.get("/v1/queues", params={"broker": name})
+            assert one.status_code == (200 if named else 404)
+
+
+async def test_a_caller_without_a_scope_of_brokers_sees_nothing(serve: Serve) -> None:
+    keys = [{"name": "caller", "key": "k" * 32, "scopes": ["history"]}]
+    async with serve({**of(a="http://127.0.0.1:1"), "api_keys": keys}, key="k" * 32) as (_, client):
+        assert (await client.get("/v1/queues")).status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("query", "parameter"),
+    [
+        ({"sort": "size"}, "sort"),
+        ({"limit": "0"}, "limit"),
+        ({"limit": "1001"}, "limit"),
+        ({"cursor": "x"}, "cursor"),
+        ({"cursor": "ä"}, "cursor"),
+        ({"cursor": "W10"}, "cursor"),
+        ({"cursor": "WyJuYW1lIixudWxsLCJhIiwienoiXQ"}, "cursor"),
+        ({"search": "x" * 256}, "search"),
+        ({"page": "1"}, "page"),
+    ],
+)
+async def test_wrong_parameters(query: dict[str, str], parameter: str, serve: Serve) -> None:
+    async with serve(of(a="http://127.0.0.1:1")) as (_, client):
+        answer = await client.get("/v1/queues", params=query)
+        assert (answer.status_code, answer.json()["code"]) == (422, "invalid_parameter")
+        assert answer.json()["errors"][0]["parameter"] == parameter
+        unknown = await client.get("/v1/queues", params={"broker": "none"})
+        assert (unknown.status_code, unknown.json()["code"]) == (404, "broker_not_found")
+
+
+async def test_a_cursor_belongs_to_its_order(serve: Serve) -> None:
+    async with management(fake.rabbitmq(ROWS[:3])) as server, serve(of(shop=server.url)) as (_, client):
+        link = (await client.get("/v1/queues", params={"limit": 1, "sort": "depth"})).links["next"]["url"]
+        assert (await client.get(link)).status_code == 200
+        wrong = await client.get(link.replace("sort=depth", "sort=-depth"))
+        assert (wrong.status_code, wrong.json()["errors"][0]["parameter"]) == (422, "cursor")
+
+
+async def test_the_passwords_are_nowhere(serve: Serve) -> None:
+    async with management(lambda _: (401, {})) as server:
+        url = server.url.replace("://", "://watcher:hidden-word@")
+        async with serve(of(shop=url)) as (_, client):
+            for path in ("/v1/queues", "/v1/brokers", "/v1/brokers/shop"):
+                text = (await client.get(path)).text
+                assert "hidden-word" not in text
+                assert "guest" not in text
+
+
+async def test_a_name_of_any_octets_is_json(serve: Serve) -> None:
+    names = ["ä", "a/b", "\x1b[31m", "\u202e", "<b>"]
+    rows = [{"name": name} for name in names]
+    async with management(fake.rabbitmq(rows)) as server, serve(of(shop=server.url)) as (_, client):
+        assert [row["name"] for row in await pages(client, limit=2)] == sorted(names)
+
+
+# ------------------------------------------------------------------------------------- the embedded broker
+
+
+async def test_the_embedded_broker_gives_its_own_figures(serve: Serve, unique_name: Callable[[str], str]) -> None:
+    queue = unique_name("held")
+    async with serve({"embedded.enabled": True}) as (_, client):
+        arguments = {"x-dead-letter-exchange": "amq.fanout", "x-dead-letter-routing-key": "late"}
+        path = "/v1/brokers/local-0-9-1"
+        assert (await client.put(f"{path}/queues/{queue}", json={"arguments": arguments})).status_code == 201
+        body = {"messages": [{"routing_key": queue, "payload": "x"}] * 5}
+        assert (await client.post(f"{path}/exchanges/amq.default:publish", json=body)).status_code == 207
+        await client.put(f"/v1/subscriptions/{queue}", json={"broker": "local-0-9-1", "queue": queue})
+        pulled = await client.post(f"/v1/subscriptions/{queue}:pull", json={"max_messages": 2})
+        assert len(pulled.json()["messages"]) == 2
+        found = await read(client, search=queue, broker="local-0-9-1")
+        assert found["queues"] == [
+            {
+                "broker": "local-0-9-1", "name": queue, "vhost": "/", "depth": 5, "ready": 3, "unacknowledged": 2,
+                "bytes": None, "consumers": 0, "publish_rate": None, "deliver_rate": None, "ack_rate": None,
+                "state": None, "type": "classic", "durable": True, "auto_delete": False, "exclusive": False,
+                "dead_letters": True, "dead_letter_exchange": "amq.fanout", "dead_letter_routing_key": "late",
+            }
+        ]  # fmt: skip
+        assert [(each["source"], each["partial"]) for each in found["brokers"]] == [("embedded", False)]
+        both = await read(client, search=queue)
+        assert {row["broker"] for row in both["queues"]} >= {"local-0-9-1", "local-0-10"}
