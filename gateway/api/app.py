@@ -34,7 +34,7 @@ from gateway.api.http.heads import TARGET_MAX, target_length
 from gateway.api.http.problems import ApiProblem, internal_problem, problem_headers, problem_of
 from gateway.api.http.proxies import Proxies
 from gateway.api.http.routing import Route, Router, Scope
-from gateway.api.messages import deliveries, publish, scheduled, translations
+from gateway.api.messages import dead_letters, deliveries, publish, scheduled, translations
 from gateway.api.resources import (
     bridges,
     brokers,
@@ -102,6 +102,7 @@ async def _openapi(call: Call) -> Response:
 ROUTES: Final[tuple[Route, ...]] = (
     *publish.ROUTES,
     *scheduled.ROUTES,
+    *dead_letters.ROUTES,
     *deliveries.ROUTES,
     *replays.ROUTES,
     *subscriptions.ROUTES,

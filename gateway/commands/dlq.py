@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
 from gateway.commands.bridges import moment
-from gateway.commands.client import ApiClient, client_options, dead_letter_text, note, print_json, print_table, segment
+from gateway.commands.client import (
+    ApiClient,
+    client_options,
+    dead_letter_text,
+    note,
+    print_json,
+    print_table,
+    printable,
+    segment,
+)
 from gateway.commands.progress import Estimate, Progress, bar
 from gateway.commands.replays import PREVIEW_WAIT, print_preview, run, target_options
 from gateway.commands.resources import print_queue, print_removed, queue_path
 from gateway.runtime.clock import clock
 
+LEDGER_OPTIONS: Final = ("subscription", "endpoint", "code", "since", "until")
+"""The options that a queue of a broker does not have."""
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -24,6 +35,8 @@ def where_options(function: F) -> F:
         click.option("--broker", default="", metavar="NAME", help="Those in a queue of this broker instead."),
         click.option("--until", metavar="TIME", help="Only before that."),
         click.option("--since", metavar="TIME", help="Only from then on: RFC 3339, or how long ago (90s, 2h, 1d)."),
+        click.option("--code", default="", metavar="CODE", help="Only those that died with this code."),
+        click.option("--endpoint", default="", metavar="NAME", help="Only of subscriptions pushed to this endpoint."),
         click.option("--subscription", default="", metavar="NAME", help="Only of this subscription."),
     ):  # fmt: skip
         function = option(function)
@@ -63,9 +76,7 @@ def list_dead(url: str, api_key: str | None, as_json: bool, **given: Any) -> Non
         "state": "dead",
         "newest": "true",
         "limit": str(given["limit"]),
-        "subscription": given["subscription"],
-        "since": moment(given["since"]),
-        "until": moment(given["until"]),
+        **filters(given),
     }
     answer = client.ask("GET", "/v1/deliveries", query={name: value for name, value in asked.items() if value})
     if as_json:
@@ -81,6 +92,38 @@ def list_dead(url: str, api_key: str | None, as_json: bool, **given: Any) -> Non
             for row in answer["deliveries"]
         ),
     )  # fmt: skip
+
+
+@dlq.command("groups")
+@click.option("--subscription", default="", metavar="NAME", help="Only of this subscription.")
+@click.option("--endpoint", default="", metavar="NAME", help="Only of subscriptions pushed to this endpoint.")
+@click.option("--code", default="", metavar="CODE", help="Only those that died with this code.")
+@client_options
+def groups(url: str, api_key: str | None, as_json: bool, **given: str) -> None:
+    """Count the dead messages that the ledger keeps, by code and subscription.
+
+    \b
+    Examples:
+      gateway dlq groups
+      gateway dlq groups --endpoint billing-hook
+    """
+    asked = {name: value for name, value in given.items() if value}
+    answer = ApiClient(url, api_key).ask("GET", "/v1/dead-letters", query=asked)
+    if as_json:
+        print_json(answer)
+        return
+    print_table(
+        ("CODE", "SUBSCRIPTION", "ENDPOINT", "MESSAGES", "FIRST AT", "LAST AT", "MEANING"),
+        (
+            (
+                row["code"], row["subscription"], row["endpoint"] or "-", f"{row['count']}{'+' * row['more']}",
+                row["first_at"], row["last_at"], row["meaning"],
+            )
+            for row in answer["groups"]
+        ),
+    )  # fmt: skip
+    if answer["more"]:
+        note("There are more groups: name a code, a subscription or an endpoint.")
 
 
 @dlq.command("show")
@@ -145,12 +188,15 @@ def redrive(ids: tuple[str, ...], url: str, api_key: str | None, as_json: bool, 
 @click.argument("ids", nargs=-1, metavar="[ID]...")
 @click.option("--dry-run", is_flag=True, help="Only say how many there are, and show ten.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--detach", is_flag=True, help="Begin a job that deletes them, and do not wait for the end.")
 @where_options
 @client_options
 def purge(
     ids: tuple[str, ...], dry_run: bool, yes: bool, url: str, api_key: str | None, as_json: bool, **given: Any
 ) -> None:
     """Delete dead messages: the IDs, or all that fit. In a queue: everything.
+
+    With --detach the gateway deletes them as a job: see gateway replays watch, pause and cancel.
 
     \b
     Example:
@@ -170,7 +216,17 @@ def purge(
     if not yes:
         click.confirm("Delete them?", abort=True)
     if in_queue(given):
+        if given["detach"]:
+            raise click.UsageError("--detach is for dead messages in the ledger")
         print_removed(client.ask("POST", queue_path(given["broker"], given["queue"]) + ":purge"), as_json)
+        return
+    if given["detach"]:
+        source = {"deliveries": {"ids": list(ids)} if ids else filters(given)}
+        job = client.ask("POST", "/v1/replays", body={"source": source, "target": {"purge": True}})
+        if as_json:
+            print_json(job)
+        else:
+            click.echo(printable(job["id"]))
         return
     count = sum(purge_one(client, each) for each in ids) if ids else purge_all(client, filters(given), as_json)
     if as_json:
@@ -186,8 +242,9 @@ def in_queue(given: Mapping[str, Any]) -> bool:
     """Whether a dead-letter queue is meant."""
     if bool(given["broker"]) != bool(given["queue"]):
         raise click.UsageError("--broker and --queue go together")
-    if given["queue"] and any(given.get(name) for name in ("subscription", "since", "until")):
-        raise click.UsageError("--subscription, --since and --until are for dead messages in the ledger")
+    if given["queue"] and any(given.get(name) for name in LEDGER_OPTIONS):
+        options = ", ".join(f"--{name}" for name in LEDGER_OPTIONS)
+        raise click.UsageError(f"{options} are for dead messages in the ledger")
     return bool(given["queue"])
 
 
@@ -195,6 +252,8 @@ def filters(given: Mapping[str, Any]) -> dict[str, Any]:
     """The filter that the options make."""
     found = {
         "subscription": given["subscription"],
+        "endpoint": given["endpoint"],
+        "code": given["code"],
         "since": moment(given["since"]),
         "until": moment(given["until"]),
     }

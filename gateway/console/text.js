@@ -98,13 +98,15 @@ export const text = {
     safe: "The broker has it, and keeps it over a restart.", confirmed: "The broker has it.", unroutable: "No queue took it; it is gone.", scheduled: "The ledger has it.", story: "its story",
   },
   dead: {
-    what: "Messages that were given up, and that the ledger keeps. Redrive sends them to their subscription again.",
+    what: "Messages that were given up, and that the ledger keeps. Redrive sends them to their subscription again. Redrive and delete run as jobs that you can watch and cancel.",
     find: "Find in reasons", code: "Code", noCode: "no code", attempts: "Attempts", none: "There are no dead letters.", one: "Dead letter", story: "Story of the message",
-    retry: "Redrive", purge: "Delete", retried: "It is tried again.", stop: "Stop", begun: "Begun.", unreadable: "The message cannot be read.",
-    all: (verb) => `${verb} all`, would: (count, subscription) => `${count} dead letters${subscription ? ` of ${subscription}` : " of all subscriptions"}. The oldest are:`,
-    dryRun: (count) => `Dry run: ${count} dead letters.`, cut: (count) => `the newest ${count} are shown`,
-    chosen: (count) => `${many(count, "row")} selected`, purgeChosen: (count) => `${many(count, "dead letter")} are deleted. They cannot be brought back.`,
-    purgeOne: "The dead letter is deleted. It cannot be brought back.", progress: (done, total) => `${done} of ${total}`,
+    groups: "Dead letters by reason", meaning: "What it means", count: "Messages", first: "First", last: "Last", list: "The newest first", everyGroup: "Show all groups",
+    moreGroups: "There are more groups. Choose a subscription, an endpoint or a code.", filters: { subscription: "Subscription", endpoint: "Endpoint", code: "Code", since: "Arrived in" },
+    retry: "Redrive", purge: "Delete", retried: "It is tried again.", begun: "The job has begun.", unreadable: "The message cannot be read.",
+    all: (verb) => `${verb} all`, would: (count, where) => `${count} dead letters${where ? ` of ${where}` : " of all subscriptions"}. The oldest are:`, cannot: (codes) => `Not possible: ${codes}.`,
+    dryRun: (count) => `Dry run: ${count} dead letters.`, cut: (count) => `the newest ${count} are shown`, chosen: (count) => `${many(count, "row")} selected`,
+    chosenWhat: { retry: (count) => `${many(count, "dead letter")} go to their subscription again.`, purge: (count) => `${many(count, "dead letter")} are deleted. They cannot be brought back.` },
+    purgeOne: "The dead letter is deleted. It cannot be brought back.",
   },
   resources: {
     from: "From", to: "To", rate: "Per second", lag: "Lag", source: "In the source", inFlight: "In flight", forwarded: "Forwarded", taken: "Taken", deadLettered: "Dead-lettered",
@@ -132,7 +134,7 @@ export const text = {
     empty: { bridges: "There are no bridges.", endpoints: "There are no endpoints.", subscriptions: "There are no subscriptions.", taps: "There are no taps." },
   },
   replays: {
-    none: "There are no replays.", sent: "Sent", total: "Of", found: "Come to", skipped: "Sent before", refused: "Not sent", asked: "Asked for", ended: "Ended",
+    none: "There are no replays.", sent: "Sent", purged: "Deleted", total: "Of", found: "Come to", skipped: "Sent before", refused: "Not sent", asked: "Asked for", ended: "Ended",
     cancel: "Cancel", cancelWhat: "Nothing more is sent. What was sent stays sent.", request: "What was asked for", progress: "How far it is",
   },
   schedules: {

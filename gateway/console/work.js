@@ -42,7 +42,7 @@ export function ReplayPage({ raw }) {
       <progress max=${Math.max(row.total ?? row.found ?? 1, 1)} value=${done} aria-label=${replays.progress}></progress>
       <${Facts} rows=${[
         [replays.total, html`<${Num} value=${row.total} />`], [replays.found, html`<${Num} value=${row.found} />`],
-        [replays.sent, html`<${Num} value=${row.sent} />`], [replays.skipped, html`<${Num} value=${row.skipped} />`],
+        [row.request.target?.purge ? replays.purged : replays.sent, html`<${Num} value=${row.sent} />`], [replays.skipped, html`<${Num} value=${row.skipped} />`],
         ...Object.entries(row.refused).map(([code, many]) => [`${replays.refused}: ${visible(code)}`, html`<${Num} value=${many} />`]),
         [replays.asked, html`<${Time} at=${row.asked_at} />`], [replays.ended, html`<${Time} at=${row.ended_at} />`],
         [text.client, html`<${Name} of=${row.client} />`],

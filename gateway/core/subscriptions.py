@@ -125,6 +125,10 @@ class SubscriptionRegistry:
             page[:0] = self._configured.values()
         return [_with_wish(item, wishes.get(item.name)) for item in page], following
 
+    async def pushed_to(self, endpoint: str) -> tuple[str, ...]:
+        """The names of those that are pushed to an endpoint."""
+        return tuple(each.name for each in await self.all() if each.settings.push == endpoint)
+
     async def all(self) -> list[SubscriptionResource]:
         """All of them."""
         wishes = await self._wishes()

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from gateway.errors import EncodeError
+from gateway.fidelity.deaths import CODES
 from gateway.ledger import MessageState
 from gateway.validation import Moment
 
@@ -61,6 +62,10 @@ class DeliveriesSource(Request, frozen=True):
 
     subscription: str = ""
     """Only deliveries of this subscription; empty: of all."""
+    endpoint: str = ""
+    """Only deliveries of subscriptions that are pushed to this endpoint; empty: of all."""
+    code: str = ""
+    """Only deliveries that died with this code; empty: with any."""
     since: Moment | None = None
     """Only deliveries that arrived then or later."""
     until: Moment | None = None
@@ -111,6 +116,8 @@ class ReplayTarget(Request, frozen=True):
     url: Annotated[str, Meta(max_length=2048)] = ""
     """A URL to send the messages to, as to an endpoint without settings. These requests are not signed: name an
     endpoint to have them signed."""
+    purge: bool = False
+    """Delete the dead deliveries, and send nothing. Only for the source ``deliveries``."""
 
     @property
     def same_place(self) -> bool:
@@ -154,6 +161,10 @@ def check(request: ReplayRequest) -> None:
         part = getattr(source, name)
         if part is not None and part.ids and part != type(part)(ids=part.ids):
             raise EncodeError(f"source.{name}.ids: no other filter goes with it")
+    if source.deliveries is not None:
+        check_code(source.deliveries.code, "source.deliveries.code")
+    if target.purge and (source.deliveries is None or target != ReplayTarget(purge=True)):
+        raise EncodeError("target.purge: it takes the source deliveries, and no other target")
     if target.endpoint and target.url:
         raise EncodeError("target.url: an endpoint is given too")
     if "?" in target.url:
@@ -162,6 +173,12 @@ def check(request: ReplayRequest) -> None:
         raise EncodeError("target: broker, exchange and routing_key do not go with an endpoint or URL")
     if source.queue is not None and is_own_queue(source.queue, target):
         raise EncodeError(f"target: it leads back into the queue {source.queue.queue!r}")
+
+
+def check_code(code: str, setting: str) -> None:
+    """Whether it is the code of a dead letter, or empty. Raises EncodeError, which begins with ``setting``."""
+    if code and code not in CODES:
+        raise EncodeError(f"{setting}: {code!r:.40} is no code of a dead letter; expected one of {', '.join(CODES)}")
 
 
 def is_own_queue(source: QueueSource, target: ReplayTarget) -> bool:

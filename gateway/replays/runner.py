@@ -412,9 +412,10 @@ def _outcome(job: Job) -> tuple[JobState, str]:
         return JobState.DONE, ""
     codes = ", ".join(f"{code} {count}" for code, count in sorted(job.refused.items()))
     hint = f" {KEEP_BODIES}" if NO_BODY in job.refused else ""
+    what = "deleted" if job.request.target.purge else "sent"
     if job.sent or job.skipped:
-        return JobState.DONE, f"{job.refusals} of {job.found} messages were not sent: {codes}.{hint}"
-    return JobState.FAILED, f"none of the {job.found} messages was sent: {codes}.{hint}"
+        return JobState.DONE, f"{job.refusals} of {job.found} messages were not {what}: {codes}.{hint}"
+    return JobState.FAILED, f"none of the {job.found} messages was {what}: {codes}.{hint}"
 
 
 def _remembered(names: Counter[str]) -> tuple[str, ...]:

@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Final, Protocol, TypeAlias
 
+from msgspec import structs
+
+from gateway.amqp.message import Message
 from gateway.core import Gateway
 from gateway.core.leasing.consuming import printable
 from gateway.core.publishing.envelopes import EnvelopeError
@@ -38,6 +41,8 @@ KEEP_BODIES: Final = (
 """What would have kept a body that is not there."""
 OCTETS_MAX: Final = 32 << 20
 """Most octets of the bodies of a chunk, unless it is only one."""
+NOT_READ: Final = Stored(Message(b""), "", "", redelivered=False, resent=False)
+"""In place of a message that is deleted unread: its copy in the ledger may be damaged."""
 COUNT_STEPS: Final = 20
 """How many steps a count of messages takes at most; what is more than it finds is not counted."""
 COUNT_MAX: Final = 1_000_000
@@ -291,15 +296,21 @@ class LedgerMessageSource(LedgerSource):
 class DeadDeliverySource(LedgerSource):
     """Dead messages of subscriptions, in the order in which they came."""
 
-    def __init__(self, gateway: Gateway, source: DeliveriesSource, until: int, *, revives: bool) -> None:
-        """``revives``: they go back to their subscription, and only the dead ones are of interest."""
+    def __init__(
+        self, gateway: Gateway, source: DeliveriesSource, until: int, *, revives: bool, purges: bool = False
+    ) -> None:
+        """``revives``: they go back to their subscription; ``purges``: they are deleted, and nobody reads them. Then
+        only the dead ones are of interest."""
         super().__init__(gateway)
         self._ids = sorted(_ids(source.ids or (), "source.deliveries.ids"))
         given = microseconds(source.until)
         self._revives = revives
+        self._purges = purges
+        self._endpoint = source.endpoint
         self._where = DeliveryFilter(
             subscription=source.subscription or None,
             dead=True,
+            code=source.code or None,
             since=microseconds(source.since),
             until=until if given is None else min(given, until),
         )
@@ -307,8 +318,14 @@ class DeadDeliverySource(LedgerSource):
     async def total(self) -> tuple[int, bool]:
         if self._ids:
             return len(self._ids), True
-        count = await self._ledger.deliveries.count(self._where, COUNT_MAX)
+        count = await self._ledger.deliveries.count(await self._filter(), COUNT_MAX)
         return count, count < COUNT_MAX
+
+    async def _filter(self) -> DeliveryFilter:
+        """Which ones; those of an endpoint are those of the subscriptions that are pushed to it now."""
+        if not self._endpoint:
+            return self._where
+        return structs.replace(self._where, subscriptions=await self._gateway.subscriptions.pushed_to(self._endpoint))
 
     async def survey(self, most: int, refuses: Refuses) -> Survey:
         """The ledger has the bodies of dead messages. So only named ones need a look each."""
@@ -328,7 +345,7 @@ class DeadDeliverySource(LedgerSource):
         chunk = Chunk()
         rows = await self._named(position, most, chunk) if self._ids else await self._next(position, most, chunk)
         for row in rows:
-            stored = _opened(row.payload, id_text(row.id), chunk)
+            stored = NOT_READ if self._purges else _opened(row.payload, id_text(row.id), chunk)
             if stored is not None:
                 chunk.items.append(await self._item(row, stored))
         _without(chunk, landed)
@@ -337,13 +354,17 @@ class DeadDeliverySource(LedgerSource):
     async def _next(self, position: str, most: int, chunk: Chunk) -> list[BacklogEntry]:
         """Those that fit the filter."""
         behind = None if position == BEGIN else position
-        rows, cursor = await self._ledger.deliveries.page(self._where, behind, most)
+        where = await self._filter()
+        rows, cursor = await self._ledger.deliveries.page(where, behind, most)
+        if self._purges:
+            chunk.last, chunk.position = cursor is None, cursor or position
+            return rows
         fit = fitting([row.size for row in rows])
         chunk.last = cursor is None and fit == len(rows)
         chunk.position = rows[fit - 1].id.hex() if rows else position
         if not rows:
             return rows
-        rows, _ = await self._ledger.deliveries.page(self._where, behind, fit, payload=True)
+        rows, _ = await self._ledger.deliveries.page(where, behind, fit, payload=True)
         return [row for row in rows if row.id.hex() <= chunk.position]
 
     async def _named(self, position: str, most: int, chunk: Chunk) -> list[BacklogEntry]:
@@ -358,11 +379,11 @@ class DeadDeliverySource(LedgerSource):
             if len(rows) + len(chunk.refused) >= most or octets >= OCTETS_MAX:
                 chunk.last = False
                 break
-            row = await self._ledger.deliveries.get(delivery_id, payload=True)
+            row = await self._ledger.deliveries.get(delivery_id, payload=not self._purges)
             if row is None:
                 text = "the ledger neither owes nor keeps it"
                 chunk.refused.append(Refusal(id_text(delivery_id), NoSuchDelivery.code, text))
-            elif self._revives and not row.dead:
+            elif (self._revives or self._purges) and not row.dead:
                 chunk.refused.append(Refusal(id_text(delivery_id), StateError.code, "it is not dead"))
             else:
                 rows.append(row)

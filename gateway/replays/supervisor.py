@@ -23,7 +23,7 @@ from gateway.replays.requests import ReplayRequest, check
 from gateway.replays.runner import Runner
 from gateway.replays.sources import KEEP_BODIES, NO_BODY, DeadDeliverySource, LedgerMessageSource, MessageSource
 from gateway.replays.store import KEPT_DAYS, ReplayStore
-from gateway.replays.targets import BrokerTarget, HttpTarget, ResendTarget, SubscriptionTarget
+from gateway.replays.targets import BrokerTarget, HttpTarget, PurgeTarget, ResendTarget, SubscriptionTarget
 from gateway.runtime.clock import clock
 from gateway.webhooks.attempts.sender import Sender
 from gateway.webhooks.settings.endpoints import EndpointRegistry
@@ -33,6 +33,8 @@ SAMPLE: Final = 10
 """How many messages a dry run shows."""
 JOBS_MAX: Final = 1_000
 """Most replays that have not ended."""
+CLIENT_JOBS_MAX: Final = 100
+"""Most of them that one client has asked for."""
 FORGET_EVERY: Final = 3_600.0
 """Interval of checks for replays that ended long ago, in seconds."""
 DAY: Final = 86_400 * 1_000_000
@@ -145,8 +147,11 @@ class Replays:
         source = self._source(job)
         if request.source.queue is not None:
             await source.total()  # there is such a queue
-        if len([one async for one in self._store.all() if one.state not in ENDED]) >= JOBS_MAX:
+        clients = [one.client async for one in self._store.all() if one.state not in ENDED]
+        if len(clients) >= JOBS_MAX:
             raise LimitExceeded(f"{JOBS_MAX} replays have not ended; cancel some", "replays")
+        if clients.count(job.client) >= CLIENT_JOBS_MAX:
+            raise LimitExceeded(f"{CLIENT_JOBS_MAX} of your replays have not ended; cancel some", "replays")
         try:
             await self._store.add(job)
         except EtagMismatch:
@@ -285,7 +290,8 @@ class Replays:
             return LedgerMessageSource(self._gateway, source.messages, job.asked_at)
         if source.deliveries is not None:
             revives = job.request.target.same_place
-            return DeadDeliverySource(self._gateway, source.deliveries, job.asked_at, revives=revives)
+            purges = job.request.target.purge
+            return DeadDeliverySource(self._gateway, source.deliveries, job.asked_at, revives=revives, purges=purges)
         assert source.queue is not None
         return QueueSnapshot(self._gateway, source.queue, job.id)
 
@@ -295,6 +301,8 @@ class Replays:
             if self._endpoints is None or self._sender is None:
                 raise StateError("this gateway sends nothing over HTTP")
             return HttpTarget(self._gateway, job, self._endpoints, self._sender)
+        if target.purge:
+            return PurgeTarget(self._gateway, job)
         if target.same_place and job.request.source.deliveries is not None:
             return SubscriptionTarget(self._gateway, job)
         return BrokerTarget(self._gateway, job)

@@ -420,6 +420,28 @@ class SubscriptionTarget:
             self._gateway.deliveries_changed(name)
 
 
+class PurgeTarget(SubscriptionTarget):
+    """Nowhere: dead messages are deleted."""
+
+    async def record(self, items: Sequence[ReplayItem]) -> None:
+        """Delete them; one that is not dead any more is left as it is."""
+        at = clock.now_ns() // 1000
+        rows = [item.row for item in items if item.row is not None]
+        by = {"replay": self._job.id, "client": self._job.client}
+        results = await self._gateway.ledger.deliveries.settle([discard(row, at, by) for row in rows])
+        for item, done in zip(items, results, strict=True):
+            if not done:
+                item.error = StateError("it is not dead any more")
+        for name in {row.subscription for row in rows}:
+            self._gateway.deliveries_changed(name)
+
+
+def discard(row: BacklogEntry, at: int, by: dict[str, str]) -> BacklogSettlement:
+    """Return the settlement that deletes a dead delivery, and no other; ``by``: who has it deleted."""
+    entry = LogEntry(row.message_id, EventKind.PURGED, at, "", "", {"subscription": row.subscription, **by})
+    return BacklogSettlement(row.id, Ending.DISCARD, entries=(entry,), octets=row.size)
+
+
 async def revivals(
     gateway: Gateway, rows: Sequence[BacklogEntry], at: int, detail: dict[str, str]
 ) -> list[BacklogSettlement]:

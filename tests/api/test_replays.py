@@ -161,6 +161,61 @@ async def test_listed_and_read(client: httpx.AsyncClient, house: House) -> None:
         problem(await client.get(f"/v1/deliveries/{id}"), 404, "delivery_not_found")
 
 
+async def test_dead_letters_are_counted_by_code(client: httpx.AsyncClient, house: House) -> None:
+    await house.dead(3, code="rejected")
+    await house.dead(1, code="expired", subscription="gone & <b>away</b>")
+    found = (await client.get("/v1/dead-letters")).json()
+    assert found["more"] is False
+    rows = found["groups"]
+    assert [(row["code"], row["subscription"], row["endpoint"], row["count"], row["more"]) for row in rows] == [
+        ("rejected", "billing", None, 3, False), ("expired", "gone & <b>away</b>", None, 1, False),
+    ]  # fmt: skip
+    assert rows[0]["meaning"] == "a consumer rejected it"
+    assert rows[0]["first_at"] <= rows[0]["last_at"]
+    for row in rows:
+        listed = (await client.get(row["deliveries"])).json()["deliveries"]
+        assert [each["subscription"] for each in listed] == [row["subscription"]] * row["count"]
+    for query, count in {"code=expired": 1, "subscription=billing": 1, "endpoint=none": 0, "code=maxlen": 0}.items():
+        assert len((await client.get(f"/v1/dead-letters?{query}")).json()["groups"]) == count
+    listed = await client.get("/v1/deliveries?code=rejected&limit=2")
+    assert len(listed.json()["deliveries"]) == 2
+    assert len((await client.get(listed.links["next"]["url"])).json()["deliveries"]) == 1
+    assert (await client.get("/v1/deliveries?endpoint=none")).json()["deliveries"] == []
+    for path in ("dead-letters", "deliveries"):
+        told = problem(await client.get(f"/v1/{path}?code=lost"), 422, "invalid_parameter")
+        assert "expected one of rejected, expired" in told["detail"]
+
+
+async def test_more_groups_than_are_shown(client: httpx.AsyncClient, house: House, monkeypatch: Any) -> None:
+    monkeypatch.setattr("gateway.api.messages.dead_letters.GROUPS_MAX", 2)
+    for code in ("rejected", "expired", "maxlen"):
+        await house.dead(1, code=code)
+    found = (await client.get("/v1/dead-letters")).json()
+    assert (len(found["groups"]), found["more"]) == (2, True)
+
+
+async def test_dead_letters_of_a_code_are_purged_by_a_job(client: httpx.AsyncClient, house: House) -> None:
+    await house.dead(3, code="rejected")
+    (other,) = await house.dead(1, code="expired")
+    asked = {"source": {"deliveries": {"code": "rejected"}}, "target": {"purge": True}}
+    assert (await client.post("/v1/replays", json={**asked, "dry_run": True})).json()["count"] == 3
+    job = await ended(client, (await client.post("/v1/replays", json=asked)).json()["id"])
+    assert (job["state"], job["total"], job["sent"], job["refused"]) == ("done", 3, 3, {})
+    assert [row["id"] for row in (await client.get("/v1/deliveries")).json()["deliveries"]] == [id_text(other)]
+    filters = {"filter": {"code": "expired", "endpoint": "none"}}
+    assert (await client.post("/v1/deliveries:purge", json=filters)).json()["count"] == 0
+    assert (await client.post("/v1/deliveries:retry", json={"filter": {"code": "expired"}})).json()["count"] == 1
+    for bad in ({"filter": {"code": "lost"}}, {"filter": {"code": 7}}):
+        assert (await client.post("/v1/deliveries:purge", json=bad)).status_code == 422
+    for wrong, setting in (
+        ({"source": {"deliveries": {"code": "lost"}}}, "code"),
+        ({"source": {"messages": {}}, "target": {"purge": True}}, "purge"),
+        ({"source": {"deliveries": {}}, "target": {"purge": True, "broker": "other"}}, "purge"),
+    ):
+        told = problem(await client.post("/v1/replays", json=wrong), 422, "invalid_value")
+        assert setting in told["detail"]
+
+
 async def test_one_is_retried(client: httpx.AsyncClient, house: House) -> None:
     (only,) = await house.dead(1)
     woken: list[str] = []

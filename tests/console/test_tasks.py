@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from playwright.sync_api import expect
+from playwright.sync_api import Locator, Page, expect
 
 from tests.console.conftest import BROKER, Open, Served, key_of, wait_until
 
@@ -124,31 +124,41 @@ def dead_of(served: Served, name: str) -> int:
     return len(found)
 
 
+def of_region(page: Page, name: str) -> Locator:
+    return page.get_by_role("region", name=name, exact=True)
+
+
 def test_7_redrives_dead_letters_one_some_and_all(open_console: Open, served: Served) -> None:
     dead_letters(served, "invoices", 6)
-    page = open_console("dead?subscription=invoices")
-    expect(page.locator(".tile")).to_contain_text("rejected")
-    expect(page.locator(".tile")).to_contain_text("6")
-    page.locator("tbody a").first.click()
+    page = open_console("dead")
+    row = of_region(page, "Dead letters by reason").locator("tbody tr", has_text="invoices")
+    expect(row).to_contain_text("a consumer rejected it")
+    expect(row).to_contain_text("6")
+    row.get_by_role("link", name="rejected").click()
+    expect(page).to_have_url(re.compile(r"code=rejected&subscription=invoices"))
+    listed = of_region(page, "Dead letters").locator("tbody")
+    listed.locator("a").first.click()
     expect(page.locator(".body pre")).to_contain_text("dead 5")
     page.get_by_role("button", name="Redrive").click()
     wait_until(lambda: dead_of(served, "invoices") == 5, page)
-    page.goto(f"{served.url}/console#/dead?subscription=invoices")
-    expect(page.locator("tbody tr")).to_have_count(5)
-    for box in page.locator("tbody input[type=checkbox]").all()[:2]:
+    page.goto(f"{served.url}/console#/dead?subscription=invoices&code=rejected")
+    expect(listed.locator("tr")).to_have_count(5)
+    for box in listed.locator("input[type=checkbox]").all()[:2]:
         box.check()
     page.locator(".selection").get_by_role("button", name="Redrive").click()
-    expect(page.locator("dialog")).to_contain_text("2 of 2")
-    page.get_by_role("button", name="Close").click()
-    wait_until(lambda: dead_of(served, "invoices") == 3, page)
+    page.locator("dialog").get_by_role("button", name="Redrive").click()
+    expect(page.locator(".lead")).to_contain_text("done")
+    expect(page.locator(".facts")).to_contain_text("2")
+    assert dead_of(served, "invoices") == 3
+    page.goto(f"{served.url}/console#/dead?subscription=invoices")
     page.get_by_role("button", name="Redrive all").click()
     expect(page.locator("dialog")).to_contain_text("3 dead letters of invoices")
     page.locator("dialog").get_by_role("button", name="Redrive").click()
-    expect(page.locator("dialog")).to_contain_text("3 of 3")
-    wait_until(lambda: dead_of(served, "invoices") == 0, page)
+    expect(page.locator(".lead")).to_contain_text("done")
+    assert dead_of(served, "invoices") == 0
 
 
-def test_7_deleting_all_needs_the_name(open_console: Open, served: Served) -> None:
+def test_7_deleting_all_needs_the_name_and_is_a_job(open_console: Open, served: Served) -> None:
     dead_letters(served, "doomed", 2)
     page = open_console("dead?subscription=doomed")
     page.get_by_role("button", name="Delete all").click()
@@ -156,7 +166,21 @@ def test_7_deleting_all_needs_the_name(open_console: Open, served: Served) -> No
     expect(button).to_be_disabled()
     page.get_by_label("To confirm, type").fill("doomed")
     button.click()
-    wait_until(lambda: dead_of(served, "doomed") == 0, page)
+    expect(page.locator(".lead")).to_contain_text("done")
+    expect(page.locator(".facts")).to_contain_text("Deleted")
+    assert dead_of(served, "doomed") == 0
+
+
+def test_7_a_job_is_cancelled(open_console: Open, served: Served) -> None:
+    dead_letters(served, "slow", 3)
+    body = {"id": "slow-job", "source": {"deliveries": {"subscription": "slow"}}, "rate": 0.2}
+    served.call("POST", "/v1/replays", body)
+    page = open_console("replays/slow-job")
+    page.get_by_role("button", name="Cancel").click()
+    page.get_by_label("To confirm, type").fill("slow-job")
+    page.locator("dialog").get_by_role("button", name="Cancel", exact=True).last.click()
+    expect(page.locator(".lead")).to_contain_text("cancelled")
+    assert dead_of(served, "slow") >= 1
 
 
 def test_8_watches_a_bridge_and_steers_it(open_console: Open, served: Served) -> None:

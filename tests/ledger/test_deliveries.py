@@ -448,6 +448,66 @@ async def test_pages(ledger: Ledger) -> None:
         await ledger.deliveries.page(where, "zz")
 
 
+async def die(ledger: Ledger, rows: Sequence[Owed], code: str, status: Ending = Ending.DEAD) -> None:
+    reason = {"code": code, "reason": f'"code":"{code}x"'}
+    await ledger.deliveries.settle([BacklogSettlement(row.id, status, reason=reason) for row in rows])
+
+
+async def groups(ledger: Ledger, most: int = 10, **where: Any) -> tuple[dict[tuple[str, str], int], bool]:
+    found, more = await ledger.deliveries.dead_groups(most, **where)
+    return {(each.code, each.subscription): each.count for each in found}, more
+
+
+async def test_dead_ones_are_counted_by_code_and_subscription(ledger: Ledger) -> None:
+    rows = await put(ledger, 5)
+    await die(ledger, rows[:3], "rejected")
+    await die(ledger, rows[3:4], "expired")
+    other = await put(ledger, 2, "o\udcffther")
+    await die(ledger, other, "no such code")
+    await ledger.deliveries.store([owed("stored", dead=True, reason={"code": "maxlen"}), owed("alive")])
+    names = {
+        ("rejected", BILLING): 3, ("expired", BILLING): 1, ("unknown", "o\udcffther"): 2, ("maxlen", "stored"): 1,
+    }  # fmt: skip
+    assert await groups(ledger) == (names, False)
+    (found,), _ = await ledger.deliveries.dead_groups(10, code="rejected")
+    assert (found.first_at, found.last_at, found.more) == (NOW, NOW + 2, False)
+    assert await groups(ledger, 2) == ({("expired", BILLING): 1, ("maxlen", "stored"): 1}, True)
+    assert await groups(ledger, code="unknown") == ({("unknown", "o\udcffther"): 2}, False)
+    only = (BILLING, "stored", "none")
+    assert (await groups(ledger, subscriptions=only))[0].keys() == names.keys() - {("unknown", "o\udcffther")}
+    assert await groups(ledger, code="expired", subscriptions=only) == ({("expired", BILLING): 1}, False)
+    assert await groups(ledger, subscriptions=()) == ({}, False)
+    where = DeliveryFilter(code="rejected", subscriptions=(BILLING, "none"))
+    assert await ledger.deliveries.count(where) == 3
+    page, cursor = await ledger.deliveries.page(where, limit=2)
+    assert ([each.id for each in page], cursor) == ([row.id for row in rows[:2]], rows[1].id.hex())
+    assert await ledger.deliveries.count(DeliveryFilter(code="rejected", dead=False)) == 0
+    await die(ledger, rows[:1], "expired", Ending.REVIVE)
+    assert await groups(ledger, subscriptions=(BILLING,)) == (
+        {("rejected", BILLING): 2, ("expired", BILLING): 1}, False,
+    )  # fmt: skip
+    await ledger.deliveries.settle([BacklogSettlement(row.id, Ending.DISCARD) for row in rows[:2]])
+    assert (await groups(ledger, code="rejected"))[0] == {("rejected", BILLING): 1}
+    assert await ledger.deliveries.get(rows[0].id) is not None, "it is not dead any more"
+
+
+async def test_more_dead_ones_than_are_counted(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.ledger.pending.delivery_reads.COUNTED_MAX", 4)
+    await die(ledger, await put(ledger, 3), "rejected")
+    await die(ledger, await put(ledger, 2), "expired")
+    found, _ = await ledger.deliveries.dead_groups(10)
+    assert [(each.code, each.count, each.more) for each in found] == [("expired", 2, False), ("rejected", 2, True)]
+
+
+async def test_dead_ones_of_a_release_that_kept_no_code(ledger: Ledger, sql: Sql) -> None:
+    rows = await put(ledger, 3)
+    await die(ledger, rows, "rejected")
+    await die(ledger, await put(ledger, 1), "unknown")
+    sql("UPDATE deliveries SET code = '' WHERE code = 'rejected'")
+    assert await groups(ledger) == ({("unknown", BILLING): 4}, False)
+    assert await ledger.deliveries.count(DeliveryFilter(code="unknown")) == 4
+
+
 async def test_backlogs(ledger: Ledger, clock: Clock) -> None:
     await put(ledger, 4, size=10)
     await ledger.deliveries.store([owed(dead=True, size=3), owed("other", size=1)])

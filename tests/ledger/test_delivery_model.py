@@ -103,7 +103,7 @@ class Model:
         if settlement.front and settlement.due_in <= 0:
             due_at = min(row.at, self.now)
         match settlement.ending, row.state:
-            case ((Ending.PURGE | Ending.DONE), _):
+            case ((Ending.PURGE | Ending.DONE), _) | (Ending.DISCARD, "dead"):
                 del self.rows[row.id]
             case (Ending.RETRY, "waiting" | "out") | (Ending.REVIVE, "dead"):
                 row.state, row.due_at = "waiting", due_at

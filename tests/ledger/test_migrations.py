@@ -73,6 +73,24 @@ async def test_down_and_up_again_with_data(open_ledger: Open, database: Database
         message_id=new_id(), broker="b", exchange="", routing_key="q", payload=b"p", at=NOW, due_at=2 * NOW
     )
     await ledger.outbox.put([later], [])
+    dead = [
+        Owed(
+            id=new_id(),
+            message_id=one,
+            subscription="sales",
+            at=NOW,
+            payload=b"payload",
+            size=7,
+            dead=True,
+            reason=each,
+        )
+        for each in (
+            {"reason": 'of "code":"expired"', "code": "rejected"},
+            {"reason": "\x00\udcff", "code": "maxlen"},
+            {},
+        )
+    ]
+    await ledger.deliveries.store(dead)
     await ledger.history.keeper.count()
     await ledger.log.spool([spooled(), spooled()])
     await ledger.log.claim_cursor("archive", Log.MESSAGES, "one")
@@ -82,13 +100,17 @@ async def test_down_and_up_again_with_data(open_ledger: Open, database: Database
     counts = {
         "api_keys": ("0007", 1), "audit_log": ("0007", 1),
         "message_log": ("0006", 2), "log_cursors": ("0006", 1), "pipeline_runs": ("0006", 1), "log_floors": ("0006", 0),
-        "statistics": ("0005", 3), "counted": ("0005", 1), "deliveries": ("0003", 1), "bodies": ("0003", 1),
+        "statistics": ("0005", 3), "counted": ("0005", 1), "deliveries": ("0003", 4), "bodies": ("0003", 1),
         "outbox": ("0003", 1), "inbox": ("0002", 1), "messages": ("0001", 2), "events": ("0001", 4),
         "idempotency_keys": ("0001", 1), "obligations": ("0001", 1),
     }  # fmt: skip
     assert {table: sql(f"SELECT count(*) FROM {table}")[0][0] for table in counts} == {
         table: count for table, (_, count) in counts.items()
     }
+    schema.migrate(database, "0008")
+    schema.migrate(database)
+    codes = dict(sql("SELECT code, count(*) FROM deliveries WHERE status = 2 GROUP BY code"))
+    assert codes == {"rejected": 1, "maxlen": 1, "": 1}
     for revision in REVISIONS[-2::-1]:
         schema.migrate(database, revision)
         there = {table: count for table, (since, count) in counts.items() if since <= revision}

@@ -112,8 +112,10 @@ class House:
             await self.ledger.deliveries.keep_bodies(rows)
         return ids
 
-    async def dead(self, count: int, *, alive: bool = False) -> list[bytes]:
-        """Dead messages of ``billing``."""
+    async def dead(
+        self, count: int, *, alive: bool = False, code: str = "", subscription: str = "billing"
+    ) -> list[bytes]:
+        """Dead messages of a subscription."""
         owed = []
         entries = []
         for number in range(count):
@@ -127,8 +129,9 @@ class House:
             entries.append(LogEntry(message_id, EventKind.STORED, at, "fake", "0-9-1", {"queue": "orders"}, message))
             owed.append(
                 Owed(
-                    id=self.gateway.ids(), message_id=message_id, subscription="billing", at=at, size=len(body),
-                    payload=payload(body, "shop", "k"), dead=not alive, reason={"text": "too many deliveries"},
+                    id=self.gateway.ids(), message_id=message_id, subscription=subscription, at=at, size=len(body),
+                    payload=payload(body, "shop", "k"), dead=not alive,
+                    reason={"text": "too many deliveries", **({"code": code} if code else {})},
                 )
             )  # fmt: skip
         await self.ledger.deliveries.store(owed, entries)

@@ -8,8 +8,16 @@ from typing import Any
 import pytest
 
 from gateway.amqp.message import Message, Properties
-from gateway.errors import BrokerUnavailable, EncodeError, NoSuchReplay, NotFound, OutcomeUnknown, StateError
-from gateway.ledger import EventKind, KeptBody, id_text
+from gateway.errors import (
+    BrokerUnavailable,
+    EncodeError,
+    LimitExceeded,
+    NoSuchReplay,
+    NotFound,
+    OutcomeUnknown,
+    StateError,
+)
+from gateway.ledger import BacklogSettlement, Ending, EventKind, KeptBody, Owed, id_text
 from gateway.replays import JobState, ReplayRequest, ReplaySource, ReplayTarget
 from gateway.replays import queues as queues_module
 from gateway.replays.requests import DeliveriesSource, MessagesSource, QueueSource
@@ -387,6 +395,79 @@ async def test_dead_ones_that_are_gone_are_not_missed_after_two_kills(
     job = await house.ended("r1")
     assert (job.state, job.found, job.sent, job.refused, job.resent) == (JobState.DONE, 10, 10, {}, 0)
     assert len(house.other.published) == 10 * elsewhere
+
+
+@pytest.mark.parametrize("saves", [1, 2, 3, 4])
+@pytest.mark.parametrize("purge", [True, False])
+async def test_killed_while_those_of_a_code_are_purged_or_revived(
+    house: House, monkeypatch: pytest.MonkeyPatch, purge: bool, saves: int
+) -> None:
+    monkeypatch.setattr("gateway.replays.runner.CHUNK", 4)
+    ids = await house.dead(10, code="rejected")
+    others = [*await house.dead(2, code="expired"), *await house.dead(2, alive=True)]
+    waiting = await hold_saves(house, saves)
+    target = {"purge": True} if purge else {}
+    await house.replays.ask(request(deliveries=DeliveriesSource(code="rejected"), **target), "")
+    async with asyncio.timeout(60):
+        while not waiting:
+            await asyncio.sleep(0.01)
+    await kill_at_save(house, 1)
+    await house.restart()
+    job = await house.ended("r1")
+    assert (job.state, job.found, job.sent, job.refused, job.resent) == (JobState.DONE, 10, 10, {}, 0)
+    rows = [await house.ledger.deliveries.get(each) for each in ids]
+    assert all(row is None if purge else row is not None and not row.dead for row in rows)
+    assert all([await house.ledger.deliveries.get(each) for each in others]), "the others are where they were"
+    assert not house.fake.published + house.other.published
+
+
+async def test_one_that_is_revived_meanwhile_is_not_purged(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = await house.dead(2)
+    settle = house.ledger.deliveries.settle
+
+    async def late(settlements: Any) -> list[bool]:
+        await settle([BacklogSettlement(first, Ending.REVIVE)])
+        return await settle(settlements)
+
+    monkeypatch.setattr(house.ledger.deliveries, "settle", late)
+    await house.replays.ask(request(deliveries=DeliveriesSource(), purge=True), "")
+    job = await house.ended("r1")
+    assert (job.state, job.sent, job.refused) == (JobState.DONE, 1, {"state": 1})
+    assert await house.ledger.deliveries.get(first) is not None
+    assert await house.ledger.deliveries.get(second) is None
+
+
+async def test_a_damaged_one_can_be_purged(house: House) -> None:
+    one = Owed(
+        id=house.gateway.ids(), message_id=house.gateway.ids(), subscription="billing", at=1, size=1, payload=b"?",
+        dead=True, reason={"code": "damaged"},
+    )  # fmt: skip
+    await house.ledger.deliveries.store([one])
+    source = DeliveriesSource(ids=(id_text(one.id),))
+    await house.replays.ask(request(deliveries=source, purge=True), "")
+    assert (await house.ended("r1")).sent == 1
+    assert await house.ledger.deliveries.get(one.id) is None
+
+
+async def test_a_purge_is_cancelled(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.replays.runner.CHUNK", 2)
+    await house.dead(6)
+    await house.replays.ask(request(deliveries=DeliveriesSource(), rate=4.0, purge=True), "")
+    await house.until("r1", lambda job: job.sent >= 1)
+    await house.replays.cancel("r1")
+    job = await house.ended("r1")
+    assert job.state is JobState.CANCELLED
+    assert 1 <= job.sent < 6
+    assert await house.ledger.deliveries.count() == 6 - job.sent
+
+
+async def test_a_client_has_so_many_at_once(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.replays.supervisor.CLIENT_JOBS_MAX", 1)
+    await house.replays.close(1.0)
+    await house.replays.ask(request(id="a", deliveries=DeliveriesSource()), "one")
+    with pytest.raises(LimitExceeded, match="1 of your replays"):
+        await house.replays.ask(request(id="b", deliveries=DeliveriesSource()), "one")
+    await house.replays.ask(request(id="c", deliveries=DeliveriesSource()), "other")
 
 
 # -------------------------------------------------------------------------------------------------- queues

@@ -35,8 +35,16 @@ from gateway.ledger import (
 )
 from gateway.notation.dead_letters import DeadLetter
 from gateway.notation.messages import ReceivedMessage, received
-from gateway.replays.requests import DeliveriesSource, JobId, ReplayRequest, ReplaySource, ReplayTarget, microseconds
-from gateway.replays.targets import revivals
+from gateway.replays.requests import (
+    DeliveriesSource,
+    JobId,
+    ReplayRequest,
+    ReplaySource,
+    ReplayTarget,
+    check_code,
+    microseconds,
+)
+from gateway.replays.targets import discard, revivals
 from gateway.runtime.clock import clock
 from gateway.validation import Moment, shown
 
@@ -95,6 +103,8 @@ class DeliveriesQuery(PageQuery):
 
     subscription: Annotated[str, Meta(description="Only of this subscription.")] = ""
     state: Annotated[Literal["", "dead", "alive"], Meta(description="Only dead ones, or only the others.")] = ""
+    endpoint: Annotated[str, Meta(description="Only of subscriptions that are pushed to this endpoint.")] = ""
+    code: Annotated[str, Meta(description="Only dead ones with this code.")] = ""
     message: Annotated[str, Meta(description="Only of this message, by its id.")] = ""
     since: Annotated[Moment | None, Meta(description="Arrived at or after this time.")] = None
     until: Annotated[Moment | None, Meta(description="Arrived before this time.")] = None
@@ -106,6 +116,10 @@ class BulkFilter(Input):
 
     subscription: str = ""
     """Only deliveries of this subscription; empty: of all."""
+    endpoint: str = ""
+    """Only deliveries of subscriptions that are pushed to this endpoint; empty: of all."""
+    code: str = ""
+    """Only deliveries that died with this code; empty: with any."""
     since: Moment | None = None
     """Only deliveries that arrived then or later."""
     until: Moment | None = None
@@ -156,6 +170,8 @@ async def list_deliveries(call: Call) -> Response:
     query = call.query(DeliveriesQuery)
     where = DeliveryFilter(
         subscription=query.subscription or None,
+        subscriptions=await pushed_to(call, query.endpoint),
+        code=parsed_code(query.code),
         message_id=_parsed(query.message, "message") if query.message else None,
         dead=None if not query.state else query.state == "dead",
         since=microseconds(query.since),
@@ -167,7 +183,7 @@ async def list_deliveries(call: Call) -> Response:
         )
     except ValueError as error:
         raise wrong_parameter("cursor", f"it was not given by a page of this list: {error}") from None
-    given = {name: getattr(query, name) for name in ("subscription", "state", "message")}
+    given = {name: getattr(query, name) for name in ("subscription", "endpoint", "code", "state", "message")}
     given |= {name: time.isoformat() for name in ("since", "until") if (time := getattr(query, name)) is not None}
     if query.newest:
         given["newest"] = "true"
@@ -175,6 +191,20 @@ async def list_deliveries(call: Call) -> Response:
         DeliveryPage(deliveries=[row_of(row) for row in page]),
         headers=page_headers(call, cursor, limit=query.limit, **given),
     )
+
+
+async def pushed_to(call: Call, endpoint: str) -> tuple[str, ...] | None:
+    """The subscriptions that are pushed to an endpoint; None where none is given."""
+    return await call.gateway.subscriptions.pushed_to(endpoint) if endpoint else None
+
+
+def parsed_code(code: str) -> str | None:
+    """The code of a query; None where none is given. Raises ApiProblem."""
+    try:
+        check_code(code, "code")
+    except EncodeError as error:
+        raise wrong_parameter("code", str(error).partition(": ")[2]) from None
+    return code or None
 
 
 async def get_delivery(call: Call) -> Response:
@@ -259,7 +289,7 @@ async def retry_deliveries(call: Call) -> Response:
     """Owe dead ones again."""
     request = await call.json(BulkRequest)
     by = _by(call)
-    where = await _where(call.gateway.ledger, request.filter, dead=True)
+    where = await _where(call, request.filter, dead=True)
     if request.dry_run:
         return answer(await _dry_run(call.gateway.ledger, where))
     at = clock.now_ns() // 1000
@@ -270,26 +300,32 @@ async def purge_deliveries(call: Call) -> Response:
     """Delete them."""
     request = await call.json(BulkPurgeRequest)
     by = _by(call)
-    where = await _where(call.gateway.ledger, request.filter, dead=None if request.alive else True)
+    where = await _where(call, request.filter, dead=None if request.alive else True)
     if request.dry_run:
         return answer(await _dry_run(call.gateway.ledger, where))
     at = clock.now_ns() // 1000
 
     async def purges(rows: Sequence[BacklogEntry]) -> list[BacklogSettlement]:
-        return [_purge(row, at, by) for row in rows]
+        return [_purge(row, at, by) if request.alive else discard(row, at, by) for row in rows]
 
     return answer(await _each(call, where, purges))
 
 
-async def _where(ledger: Ledger, given: BulkFilter, *, dead: bool | None) -> DeliveryFilter:
-    """What is meant, and nothing that comes after it was asked for."""
+async def _where(call: Call, given: BulkFilter, *, dead: bool | None) -> DeliveryFilter:
+    """What is meant, and nothing that comes after it was asked for. Raises ApiProblem."""
+    try:
+        check_code(given.code, "filter.code")
+    except EncodeError as error:
+        raise invalid_setting(error) from None
     where = DeliveryFilter(
         subscription=given.subscription or None,
+        subscriptions=await pushed_to(call, given.endpoint),
+        code=given.code or None,
         dead=dead,
         since=microseconds(given.since),
         until=microseconds(given.until),
     )
-    newest, _ = await ledger.deliveries.page(where, None, 1, newest_first=True)
+    newest, _ = await call.gateway.ledger.deliveries.page(where, None, 1, newest_first=True)
     return msgspec.structs.replace(where, until_id=newest[0].id if newest else bytes(16))
 
 
@@ -361,7 +397,7 @@ def _parsed(text: str, name: str) -> bytes:
 
 _PATH: Final = "/v1/deliveries/{delivery}"
 _CODES: Final = ("delivery_not_found", "ledger_unavailable")
-_BODY: Final = ("malformed_json", "invalid_request", "unsupported_media_type", "ledger_unavailable")
+_BODY: Final = ("malformed_json", "invalid_request", "invalid_value", "unsupported_media_type", "ledger_unavailable")
 
 ROUTES = (
     Route(

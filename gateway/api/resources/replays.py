@@ -42,7 +42,7 @@ class Replay(Output, omit_defaults=False):
     found: int
     """How many messages it has reached."""
     sent: int
-    """How many messages it has sent."""
+    """How many messages it has sent; with the target ``purge``: deleted."""
     skipped: int
     """Messages that an earlier run of the same id had sent."""
     refused: dict[str, int]

@@ -355,8 +355,11 @@ deliveries = _table(
     _integer("status"),
     _integer("size"),
     _octets("reason"),
+    sa.Column("code", Text, nullable=False, server_default=""),
     sa.CheckConstraint("length(id) = 16", name="id_16"),
     sa.CheckConstraint("length(message_id) = 16", name="message_id_16"),
+    sa.Index("deliveries_by_code", "code", "subscription", "id", **_where("status = 2")),
+    sa.Index("deliveries_by_code_id", "code", "id", **_where("status = 2")),
     sa.Index("deliveries_by_due_at", "subscription", "due_at", "id", "order_key", "status", **_where("status < 2")),
     sa.Index(
         "deliveries_by_order_key", "subscription", "order_key", "id", **_where("status < 2 AND length(order_key) > 0")
@@ -368,7 +371,7 @@ deliveries = _table(
 """Pending messages of subscriptions: a message each, of which ``bodies`` has the payload under ``message_id`` and
 ``digest``. ``status``: 0 waits, 1 is out under ``lease`` until ``due_at``, 2 is dead
 (:class:`gateway.ledger.pending.owed.BacklogStatus`). ``due_at`` is on the database's clock. ``reason`` is JSON, as
-octets."""
+octets. ``code`` is that of the reason of a dead one; empty: it is not dead, or has none."""
 
 bodies = _table(
     "bodies",

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from alembic.config import Config as AlembicConfig
     from alembic.runtime.migration import MigrationContext
 
-HEAD = 8
+HEAD = 9
 """The number of the revision that this code is written for."""
 DAYS_AHEAD = 7
 """For how many days after today there are partitions."""

@@ -21,6 +21,7 @@ from gateway.ledger.pending.owed import (
     BacklogEntry,
     BacklogSettlement,
     Claimed,
+    DeadGroup,
     DeliveryFilter,
     KeptBody,
     Owed,
@@ -188,6 +189,16 @@ class DeliveryStore:
     async def backlogs(self) -> dict[str, BacklogCounts]:
         """Pending messages of each subscription that has any."""
         found: dict[str, BacklogCounts] = await self._ledger.read(self._reads.backlogs)
+        return found
+
+    async def dead_groups(
+        self, most: int, *, code: str | None = None, subscriptions: tuple[str, ...] | None = None
+    ) -> tuple[list[DeadGroup], bool]:
+        """Dead deliveries by code and subscription: at most so many groups, and whether there are more. Only with this
+        code, and only of these subscriptions, where they are given."""
+        found: tuple[list[DeadGroup], bool] = await self._ledger.read(
+            lambda connection: self._reads.dead_groups(connection, most, code, subscriptions)
+        )
         return found
 
     async def newest(self, subscription: str) -> bytes | None:

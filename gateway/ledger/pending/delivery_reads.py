@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 
+from gateway.fidelity.deaths import CODES, UNKNOWN
 from gateway.ledger.db.encoding import octets, text
 from gateway.ledger.db.engine import Database
 from gateway.ledger.db.ids import first_id
 from gateway.ledger.db.models import bodies, deliveries
 from gateway.ledger.pending.delivery_rows import COLUMNS, OPEN, delivery
-from gateway.ledger.pending.owed import BacklogCounts, BacklogEntry, BacklogStatus, DeliveryFilter
+from gateway.ledger.pending.owed import BacklogCounts, BacklogEntry, BacklogStatus, DeadGroup, DeliveryFilter
 from gateway.ledger.writing.dividing import place_of
 
+COUNTED_MAX: Final = 1_000_000
+"""Most dead deliveries that one request counts, in equal shares for its groups."""
+_DEAD: Final = sa.literal_column("deliveries.status", sa.BigInteger) == sa.literal_column("2", sa.BigInteger)
+_PLACE: Final = (deliveries.c.code, deliveries.c.subscription)
 _MINE = deliveries.c.subscription == sa.bindparam("of", type_=sa.LargeBinary)
 
 
@@ -115,6 +120,84 @@ class DeliveryReads:
         rows = connection.execute(self._backlogs, self._times())
         return {text(name): _backlog(*counts) for name, *counts in rows}
 
+    def dead_groups(
+        self, connection: sa.Connection, most: int, code: str | None, subscriptions: tuple[str, ...] | None
+    ) -> tuple[list[DeadGroup], bool]:
+        """See :func:`dead_groups`."""
+        if self._shared:
+            for plan in ("bitmapscan", "seqscan", "sort"):
+                connection.execute(sa.text(f"SET LOCAL enable_{plan} = off"))
+        return dead_groups(connection, most, code, subscriptions)
+
+
+def dead_groups(
+    connection: sa.Connection, most: int, code: str | None, subscriptions: tuple[str, ...] | None
+) -> tuple[list[DeadGroup], bool]:
+    """Dead deliveries by code and subscription; at most so many groups, and whether there are more. From group to group
+    it is a step along an index, and so are the first and the last of each."""
+    found: list[tuple[str, bytes]] = []
+    if subscriptions is None:
+        place: tuple[str, bytes] | None = None
+        step = sa.select(*_PLACE).where(_DEAD).order_by(*_PLACE).limit(1)
+        if code is not None:
+            step = step.where(deliveries.c.code.in_(_spelled(code)))
+        while len(found) <= most:
+            query = step
+            if place is not None:
+                behind = sa.tuple_(*place, types=(sa.Text(), sa.LargeBinary()))
+                query = step.where(sa.tuple_(*_PLACE) > behind)
+            row = connection.execute(query).one_or_none()
+            if row is None:
+                break
+            place = (row[0], row[1])
+            found.append(place)
+    else:
+        this = deliveries.c.code == sa.bindparam("this", type_=sa.Text)
+        probe = sa.select(sa.literal(1)).where(_DEAD, this, _MINE).limit(1)
+        for name in dict.fromkeys(map(octets, subscriptions)):
+            codes = ("", *CODES) if code is None else _spelled(code)
+            probes = ((each, connection.execute(probe, {"this": each, "of": name}).scalar()) for each in codes)
+            found += [(each, name) for each, one in probes if one is not None]
+            if len(found) > most:
+                break
+    share = COUNTED_MAX // max(1, min(len(found), most))
+    groups: dict[tuple[str, str], DeadGroup] = {}
+    for each, name in found[:most]:
+        group = _group(connection, each, name, share)
+        if group is not None:
+            before = groups.get((group.code, group.subscription))
+            groups[group.code, group.subscription] = group if before is None else _joined(before, group)
+    return list(groups.values()), len(found) > most
+
+
+def _spelled(code: str) -> tuple[str, ...]:
+    """How a code is kept. A release before 0009 that still runs keeps none."""
+    return ("", UNKNOWN) if code == UNKNOWN else (code,)
+
+
+def _group(connection: sa.Connection, code: str, name: bytes, most: int) -> DeadGroup | None:
+    """Count one; None: it is gone."""
+    mine = (_DEAD, deliveries.c.code == code, deliveries.c.subscription == name)
+    some = sa.select(deliveries.c.id).where(*mine).limit(most + 1).subquery()
+    count = connection.execute(sa.select(sa.func.count()).select_from(some)).scalar_one()
+    ends = [
+        connection.execute(sa.select(deliveries.c.at).where(*mine).order_by(order).limit(1)).scalar()
+        for order in (deliveries.c.id, deliveries.c.id.desc())
+    ]
+    if not count or ends[0] is None or ends[1] is None:
+        return None
+    return DeadGroup(
+        code=code or UNKNOWN, subscription=text(name), count=min(count, most), more=count > most,
+        first_at=ends[0], last_at=ends[1],
+    )  # fmt: skip
+
+
+def _joined(one: DeadGroup, other: DeadGroup) -> DeadGroup:
+    return DeadGroup(
+        code=one.code, subscription=one.subscription, count=one.count + other.count, more=one.more or other.more,
+        first_at=min(one.first_at, other.first_at), last_at=max(one.last_at, other.last_at),
+    )  # fmt: skip
+
 
 def newest(connection: sa.Connection, subscription: str) -> bytes | None:
     """The id of the newest."""
@@ -138,9 +221,12 @@ def _conditions(where: DeliveryFilter) -> list[sa.ColumnElement[bool]]:
         conditions.append(deliveries.c.message_id == where.message_id)
     if where.order_key is not None:
         conditions.append(deliveries.c.order_key == where.order_key)
+    if where.subscriptions is not None:
+        conditions.append(deliveries.c.subscription.in_([octets(name) for name in where.subscriptions]))
+    if where.code is not None:
+        conditions += [_DEAD, deliveries.c.code.in_(_spelled(where.code))]
     if where.dead is not None:
-        dead = deliveries.c.status == int(BacklogStatus.DEAD)
-        conditions.append(dead if where.dead else ~dead)
+        conditions.append(_DEAD if where.dead else ~_DEAD)
     if where.since is not None:
         conditions.append(deliveries.c.id >= first_id(max(0, where.since // 1000)))
     if where.until is not None:

@@ -14,11 +14,12 @@ ended, so that each key has its turn.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import sqlalchemy as sa
 
+from gateway.fidelity.deaths import code_of
 from gateway.ledger.db.batch import RowBatch, select_rows
 from gateway.ledger.db.encoding import document, octets, parse, text
 from gateway.ledger.db.engine import Database, Row
@@ -83,7 +84,7 @@ class DeliveryRows:
         )
         """Done, under a lease: see :func:`_simple`."""
         self._delete = PreparedStatement(database, matching(dialect, deliveries, named))
-        changing = (deliveries.c.due_at, deliveries.c.attempt, deliveries.c.lease, deliveries.c.status)
+        changing = tuple(deliveries.c[name] for name in ("due_at", "attempt", "lease", "status", "code"))
         changed = select_rows(dialect, (*changing, deliveries.c.id, deliveries.c.reason))[0].subquery("changed")
         self._change = PreparedStatement(
             database,
@@ -232,7 +233,7 @@ class DeliveryRows:
                     due_at = there + _microseconds(owed.lease_seconds)
                     attempt, lease, status = max(attempt, 1), 1, OUT
                 rows.add(
-                    (owed.at, due_at, attempt, lease, status, owed.size),
+                    (owed.at, due_at, attempt, lease, status, owed.size, _code(owed.reason) if owed.dead else ""),
                     owed.id,
                     *key,
                     octets(owed.subscription),
@@ -289,7 +290,8 @@ class DeliveryRows:
                 gone.add((), delivery_id)
                 _count(released, state.body)
             elif state.changed:
-                changed.add((state.due_at, state.attempt, state.lease, state.status), delivery_id, state.reason)
+                values = (state.due_at, state.attempt, state.lease, state.status, state.code)
+                changed.add(values, delivery_id, state.reason)
         if gone:
             self._delete.run(connection, gone.parameters())
         if changed:
@@ -416,7 +418,7 @@ def _count(counts: dict[Key, int], key: Key) -> None:
 class _State:
     """What a row is while the settlements of a group are applied to it."""
 
-    __slots__ = ("at", "attempt", "body", "changed", "due_at", "lease", "reason", "status")
+    __slots__ = ("at", "attempt", "body", "changed", "code", "due_at", "lease", "reason", "status")
 
     def __init__(self, row: Row) -> None:
         self.body: Key = (row[1], row[2])
@@ -426,6 +428,7 @@ class _State:
         self.lease: int = row[8]
         self.status: int = row[9]
         self.reason: bytes = row[11]
+        self.code = ""
         self.changed = False
 
     def apply(self, settlement: BacklogSettlement, there: int) -> bool:
@@ -447,6 +450,7 @@ class _State:
                 self.attempt = settlement.attempt
         if settlement.reason:
             self.reason = document(settlement.reason)
+        self.code = _code(settlement.reason or parse(self.reason)) if after == DEAD else ""
         return True
 
     def _is_under(self, lease: int) -> bool:
@@ -491,6 +495,11 @@ def when(due_at: int, at: int, now: int, there: int) -> int:
     """A due time of this process's clock on the database's. At once: in the order of arrival, but not later than now,
     by the database's clock."""
     return there + due_at - now if due_at > now else min(due_at or at, there)
+
+
+def _code(reason: Mapping[str, Any]) -> str:
+    """The code of a dead one, as it is counted."""
+    return code_of(str(reason.get("code", "")))
 
 
 def _microseconds(seconds: float) -> int:

@@ -90,6 +90,8 @@ class Ending(StrEnum):
     """A dead one is pending again, and due ``due_in`` seconds from now."""
     PURGE = "purge"
     """It goes, in any state."""
+    DISCARD = "discard"
+    """A dead one goes."""
 
 
 class BacklogStatus(IntEnum):
@@ -123,6 +125,7 @@ ENDINGS: dict[BacklogStatus, dict[Ending, BacklogStatus]] = {
         Ending.DONE: BacklogStatus.GONE,
         Ending.REVIVE: BacklogStatus.WAITING,
         Ending.PURGE: BacklogStatus.GONE,
+        Ending.DISCARD: BacklogStatus.GONE,
     },
     BacklogStatus.GONE: {},
 }
@@ -149,7 +152,8 @@ class BacklogSettlement(msgspec.Struct, frozen=True):
     entries: tuple[LogEntry, ...] = ()
     """Events that are written in the same commit if it takes effect, and not otherwise."""
     octets: int = 0
-    """DONE, PURGE: octets of payload that go with it, as far as that is known. Large ones are not in one commit."""
+    """DONE, PURGE, DISCARD: octets of payload that go with it, as far as that is known. Large ones are not in one
+    commit."""
 
 
 class BacklogCounts(msgspec.Struct, frozen=True):
@@ -176,12 +180,29 @@ class DeliveryFilter(msgspec.Struct, frozen=True, kw_only=True):
     message_id: bytes | None = None
     order_key: bytes | None = None
     dead: bool | None = None
+    code: str | None = None
+    """Dead with this code."""
+    subscriptions: tuple[str, ...] | None = None
+    """Of one of these."""
     since: int | None = None
     """Arrived at or after this time, by the clock in the id, to the millisecond."""
     until: int | None = None
     """Arrived before this time."""
     until_id: bytes | None = None
     """Not behind this delivery: only what was there when it was the newest."""
+
+
+class DeadGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Dead deliveries of one subscription with one code."""
+
+    code: str
+    subscription: str
+    count: int
+    more: bool
+    """There are more than were counted."""
+    first_at: int
+    """When the first of them arrived, in microseconds since 1970."""
+    last_at: int
 
 
 class KeptBody(msgspec.Struct, frozen=True):

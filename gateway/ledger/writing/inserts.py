@@ -40,9 +40,9 @@ ALIKE: dict[str, tuple[tuple[str, ...], ...]] = {
         ("tap", "broker", "version"),
     ),
     "deliveries": (
-        ("at", "due_at", "attempt", "lease", "status", "subscription", "order_key", "reason"),
-        ("attempt", "lease", "status", "subscription", "order_key", "reason"),
-        ("attempt", "lease", "status", "subscription", "reason"),
+        ("at", "due_at", "attempt", "lease", "status", "code", "subscription", "order_key", "reason"),
+        ("attempt", "lease", "status", "code", "subscription", "order_key", "reason"),
+        ("attempt", "lease", "status", "code", "subscription", "reason"),
     ),
 }
 """Table -> sets of columns that often have the same value in all rows, the greatest first."""
