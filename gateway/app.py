@@ -54,6 +54,7 @@ from gateway.bridges import BridgeSupervisor
 from gateway.broker.listing import queues_of
 from gateway.broker.logins import open_to_strangers
 from gateway.broker.server import EmbeddedBroker
+from gateway.broker_store import BrokerStore
 from gateway.budgets import MOST, Budgets, Holdings
 from gateway.config import (
     LOCAL_BROKERS,
@@ -78,7 +79,7 @@ from gateway.management import QueueList
 from gateway.memory import given_back
 from gateway.observing import collector
 from gateway.observing.telemetry import Metrics, log, set_up_logging, settle_lines
-from gateway.outbound import DEFAULT_OUTBOUND_LIMITS, GuardedTransport, OutboundRules
+from gateway.outbound import DEFAULT_OUTBOUND_LIMITS, BrokerGuard, GuardedTransport, OutboundRules
 from gateway.reload import Reloads, Running
 from gateway.replays import Replays
 from gateway.runtime.clock import clock
@@ -178,7 +179,11 @@ def with_development(config: Config) -> Config:
     return msgspec.structs.replace(
         config,
         embedded=msgspec.structs.replace(config.embedded, enabled=True),
-        outbound=msgspec.structs.replace(config.outbound, allow=(*config.outbound.allow, *LOOPBACK)),
+        outbound=msgspec.structs.replace(
+            config.outbound,
+            allow=(*config.outbound.allow, *LOOPBACK),
+            broker_allow=(*config.outbound.broker_allow, *LOOPBACK),
+        ),
     )
 
 
@@ -311,7 +316,6 @@ async def running(
         LedgerUnavailable: the ledger cannot be opened.
     """
     check_configuration(config)
-    configured.warn(config)
     metrics = Metrics(__version__, config.ops.metrics_names)
     budgets = Budgets(budget_bounds(config), {"connections": most_connections()})
     loop = asyncio.get_running_loop()
@@ -364,7 +368,11 @@ async def running(
             gateway.inventory.embedded = partial(_embedded_queues, embedded)
         rules, transport = _outbound(config, listeners, amqp_ports, gateway.budgets)
         stack.push_async_callback(transport.aclose)
-        sender = Sender(transport, traces=PushTraces(spans.tracer, brokers))
+        guard = BrokerGuard(rules.beside(config.outbound.broker_allow, "broker_allow"))
+        store = BrokerStore(gateway, _brokers(config, amqp), seals, guard)
+        await store.load()
+        configured.warn(config, gateway.brokers)
+        sender = Sender(transport, traces=PushTraces(spans.tracer, gateway.brokers.get))
         stack.push_async_callback(sender.close)
         if peers.shared and not config.ledger.secrets_file:
             log(
@@ -394,6 +402,9 @@ async def running(
             peer_port = await stack.enter_async_context(_peer_port(config, peers, api, rules, of_cluster))
         await gateway.start(LOCAL_BROKERS if amqp is not None else ())
         stack.push_async_callback(gateway.close, CLOSE_TIMEOUT)
+        api.brokers = store
+        store.begin()
+        stack.push_async_callback(store.close)
         stack.push_async_callback(bridges.close, CLOSE_TIMEOUT)
         stack.push_async_callback(taps.close, CLOSE_TIMEOUT)
         if amqp is not None:
@@ -418,7 +429,7 @@ async def running(
             await stack.enter_async_context(_serving(api, http_socket, config.http.drain_timeout, bounds, config.http))
         live = Running(
             gateway, bridges, taps, endpoints, pushes, access, api, spans, rules, (transport, issuer), issuer, fronts,
-            set_bounds=lambda http: _set_bounds(bounds, peer_port, http), check=check_configuration,
+            store, set_bounds=lambda http: _set_bounds(bounds, peer_port, http), check=check_configuration,
         )  # fmt: skip
         reloads = api.reloader = Reloads(config, live, read)
         stack.push_async_callback(reloads.close)

@@ -6,6 +6,7 @@
     ├── FrameSyntaxError          octets that no correct peer sends
     ├── LocalError                what we were asked to do cannot be done; nothing was sent
     │   ├── StateError            the state of the session or channel forbids it
+    │   ├── BrokerInUse           something works with the broker (names it)
     │   ├── EndpointInUse         subscriptions push to the endpoint (names them)
     │   ├── EncodeError           a value does not fit the version (names field, value, limit)
     │   └── Unsupported           this version or broker has no such thing
@@ -129,6 +130,12 @@ class EndpointInUse(LocalError):
     """Subscriptions push to the endpoint, so it cannot be deleted. The text names them."""
 
     code = "endpoint_in_use"
+
+
+class BrokerInUse(LocalError):
+    """Something works with the broker, so it cannot be deleted. The text names it."""
+
+    code = "broker_in_use"
 
 
 class EncodeError(LocalError):

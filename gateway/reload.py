@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,20 +25,16 @@ from gateway.api.app import Api
 from gateway.api.http.auth import ConfiguredKeys
 from gateway.api.resources.reloads import BrokerThen, Change, Reload
 from gateway.bridges import BridgeSupervisor
-from gateway.bridges.supervisor import BRIDGE_KIND
+from gateway.broker_store import DEPENDENT_WORK, BrokerResource, BrokerStore, users_in_ledger
 from gateway.config import (
-    BridgeSettings,
     Config,
     HttpSettings,
-    SubscriptionSettings,
-    TapSettings,
     asks_for_credentials,
     budget_bounds,
 )
 from gateway.core import Gateway
-from gateway.core.publishing.outbox import OUTBOX_WORK
-from gateway.core.sources.intakes import INTAKE_WORK
-from gateway.core.subscriptions import SUBSCRIPTION_RESOURCE, check_all
+from gateway.core.broker_change import BrokerChange
+from gateway.core.subscriptions import check_all
 from gateway.errors import (
     ConfigurationError,
     GatewayError,
@@ -55,10 +51,9 @@ from gateway.runtime.backoff import Backoff
 from gateway.runtime.tasks import Tasks
 from gateway.runtime.threads import threads
 from gateway.taps import TapSupervisor
-from gateway.taps.rows import TAP_KIND
-from gateway.upstreams import Upstream, UpstreamState
+from gateway.upstreams import Upstream
 from gateway.webhooks.settings.endpoints import ENDPOINT_RESOURCE, EndpointRegistry
-from gateway.webhooks.supervisor import PUSH_KIND, Pushes
+from gateway.webhooks.supervisor import Pushes
 
 RESTART: Final = "restart"
 """Of a rule: the setting counts from the next start on."""
@@ -84,6 +79,7 @@ RULES: Final[Mapping[str, tuple[str, str]]] = {
     "http.trusted_proxies": ("live", "for the next request; connections count as they did"),
     "budgets": ("live", "for the next request; what is held over a new bound stays held"),
     "outbound": ("live", "for the next request; open connections are not used again"),
+    "outbound.broker_allow": ("live", "for the next connection to a broker; those that are open stay"),
     "outbound.requests": (RESTART, "places and connections are counted out at the start"),
     "outbound.origin": (RESTART, "endpoints have allowed a name that is theirs to know"),
     "log_level": ("live", "at once"),
@@ -108,10 +104,6 @@ RULES: Final[Mapping[str, tuple[str, str]]] = {
 counts."""
 TABLES: Final = ("brokers", "subscriptions", "endpoints", "bridges", "taps", "fronts")
 """Those with named entries."""
-KINDS: Final = (OUTBOX_WORK, INTAKE_WORK, PUSH_KIND, BRIDGE_KIND, TAP_KIND)
-"""Work that may be about something else afterwards."""
-UP_MARGIN: Final = 2.0
-"""How long a broker's links may take to be good for something, beyond ``connect_timeout``, in seconds."""
 FINISH_WITHIN: Final = 15.0
 """How long a reload waits until all changed work has started over, in seconds; the rest goes on in the background."""
 PAUSE_MIN, PAUSE_MAX = 0.5, 30.0
@@ -158,6 +150,8 @@ class Running:
     issuer: GuardedTransport
     """Reads the keys of the issuer of tokens."""
     fronts: Fronts
+    store: BrokerStore
+    """The brokers as they are defined."""
     set_bounds: Callable[[HttpSettings], None]
     """For the connections of the HTTP port."""
     check: Callable[[Config], None]
@@ -170,10 +164,8 @@ class _Plan:
 
     config: Config
     changes: list[Change]
-    brokers: dict[str, Upstream]
-    """The new ones, started, by name."""
-    gone: list[str]
-    """Brokers that are no more."""
+    brokers: BrokerChange
+    """The new ones, started, and those that go."""
     commit: list[Callable[[], Any]]
     """What makes it count, none of which may fail."""
 
@@ -187,7 +179,6 @@ class Reloads:
         """What counts."""
         self._running = running
         self._read = read
-        self._lock = asyncio.Lock()
         self._following: asyncio.Task[bool] | None = None
         self._endpoints: set[str] = set()
         """Those that may lack keys yet."""
@@ -203,7 +194,7 @@ class Reloads:
             Overloaded: too many brokers that were replaced are still at work.
         """
         metrics = self._running.gateway.metrics.reloads
-        async with self._lock:
+        async with self._running.store.changing:
             if self._running.gateway.leaving or self._running.gateway.draining:
                 raise Overloaded("the gateway is shutting down")
             try:
@@ -215,8 +206,8 @@ class Reloads:
                     raise ReloadRefused(str(error)) from None
                 raise
             if dry_run:
-                then = _then(plan.brokers)
-                await self._drop(plan)
+                then = _then(plan.brokers.made)
+                await plan.brokers.drop()
                 return Reload("checked", plan.changes, then, complete=True)
             if not plan.changes:
                 for commit in plan.commit:
@@ -226,7 +217,7 @@ class Reloads:
             self._commit(plan)
             metrics.labels("applied").inc()
             log("config.reloaded", changed=[f"{each.setting} {each.change}" for each in plan.changes][:100])
-            return Reload("applied", plan.changes, _then(plan.brokers), complete=await self._follow())
+            return Reload("applied", plan.changes, _then(plan.brokers.made), complete=await self._follow())
 
     async def close(self) -> None:
         """Read nothing any more."""
@@ -250,9 +241,11 @@ class Reloads:
             late = [("access.required", rule_of("access.required")[1])]
         if late:
             raise RestartNeeded(late)
-        plan = _Plan(config, [Change(name, what, rule_of(name)[1]) for name, what in found], {}, [], [])
+        listed = [Change(name, what, rule_of(name)[1]) for name, what in found]
+        plan = _Plan(config, listed, BrokerChange(running.gateway, {}), [])
         rules = self._check_rules(config, plan)
-        known = {*config.brokers, *(running.gateway.brokers.keys() - before.brokers.keys())}
+        returned = await running.store.returning(before.brokers.keys() - config.brokers.keys())
+        known = {*config.brokers, *returned, *(running.gateway.brokers.keys() - before.brokers.keys())}
         check_all(config.subscriptions)
         running.bridges.check_all(config.bridges, _finder(known))
         running.taps.check_all(config.taps, _finder(known), config.retention)
@@ -265,9 +258,10 @@ class Reloads:
         keys = await threads.run(ConfiguredKeys, config.api_keys)
         plan.commit += [lambda: _close_soon(callers()), lambda: running.api.reconfigure(config.http, keys)]
         endpoints = await running.endpoints.prepare(config.endpoints)
-        await self._check_use(config)
+        await self._check_use(config, returned)
         plan.commit += [
             lambda: self._endpoints.update(running.endpoints.reconfigure(endpoints)),
+            lambda: running.store.reconfigure(config.brokers, returned),
             lambda: running.bridges.reconfigure(config.bridges),
             lambda: running.taps.reconfigure(config.taps, config.retention),
             lambda: self._note(running.gateway.subscriptions.reconfigure(config.subscriptions)),
@@ -276,93 +270,73 @@ class Reloads:
             lambda: running.set_bounds(config.http),
             await threads.run(running.fronts.prepare, config.fronts, config.brokers),
             lambda: set_level(config.log_level),
-            lambda: configured.warn(config),
+            lambda: configured.warn(config, known),
             lambda: running.gateway.ledger.reconfigure(config.ledger.headers, config.retention),
             await running.spans.prepare(config.tracing),
         ]
         if running.gateway.peers.shared:
             running_peers = running.gateway.peers
             plan.commit.append(lambda: running_peers.configured(running_peers.digest(config)))
-        await self._connect(config, plan)
+        await self._connect(config, plan, returned)
         return plan
 
     def _check_rules(self, config: Config, plan: _Plan) -> OutboundRules:
         running, settings = self._running, config.outbound
         rules = OutboundRules(settings.allow, ports=settings.ports, plain=settings.plain)
+        brokers = rules.beside(settings.broker_allow, "broker_allow")
         if settings != self.config.outbound:
 
             def commit() -> None:
                 running.rules.replace(rules)
+                running.store.guard.rules.replace(brokers)
                 for transport in running.transports:
                     transport.judge_anew()
 
             plan.commit.append(commit)
         return rules
 
-    async def _check_use(self, config: Config) -> None:
-        """What goes must not be in use by what the ledger has. Raises ReloadRefused, LedgerUnavailable."""
-        brokers = self.config.brokers.keys() - config.brokers.keys()
+    async def _check_use(self, config: Config, returned: Collection[str]) -> None:
+        """What goes must not be in use by what the ledger has, unless a broker of the ledger takes its place
+        (``returned``). Raises ReloadRefused, LedgerUnavailable."""
+        brokers = self.config.brokers.keys() - config.brokers.keys() - set(returned)
         endpoints = self.config.endpoints.keys() - config.endpoints.keys()
         if not (brokers or endpoints):
             return
         ledger = self._running.gateway.ledger
-        for kind, names, shape in _USERS:
-            cursor: str | None = None
-            while True:
-                page, cursor = await ledger.list_resources(kind, cursor, 500)
-                for item in page:
-                    try:
-                        used_brokers, used_endpoints = names(msgspec.convert(item.spec, shape))
-                    except msgspec.ValidationError:
-                        continue  # it does not run
-                    for what, used in (("brokers", used_brokers & brokers), ("endpoints", used_endpoints & endpoints)):
-                        for name in sorted(used):
-                            if what == "endpoints" and await ledger.get_resource(ENDPOINT_RESOURCE, name) is not None:
-                                continue  # that one takes its place
-                            raise ReloadRefused(f"{what}.{name}: the {kind} {item.name!r} of the ledger works with it")
-                if cursor is None:
-                    break
+        async for user in users_in_ledger(ledger):
+            for what, used in (("brokers", user.brokers & brokers), ("endpoints", user.endpoints & endpoints)):
+                for name in sorted(used):
+                    if what == "endpoints" and await ledger.get_resource(ENDPOINT_RESOURCE, name) is not None:
+                        continue  # that one takes its place
+                    raise ReloadRefused(f"{what}.{name}: the {user.kind} {user.name!r} of the ledger works with it")
 
-    async def _connect(self, config: Config, plan: _Plan) -> None:
+    async def _connect(self, config: Config, plan: _Plan, returned: Mapping[str, BrokerResource]) -> None:
         """Make the links to brokers that are new or have other settings. One that is up must stay so.
 
         Raises:
             ReloadRefused: one would not.
             Overloaded: there are too many of before.
         """
-        gateway, old = self._running.gateway, self.config.brokers
-        made = {name: settings for name, settings in config.brokers.items() if old.get(name) != settings}
-        plan.gone += sorted(old.keys() - config.brokers.keys())
-        gateway.retired.check_room(len(made.keys() & old.keys()) + len(plan.gone))
-        try:
-            for name, settings in made.items():
-                plan.brokers[name] = upstream = Upstream(name, settings)
-                await upstream.start()
-            await asyncio.gather(
-                *(
-                    upstream.wait_up(upstream.settings.connect_timeout + UP_MARGIN)
-                    for name, upstream in plan.brokers.items()
-                    if _works(gateway.brokers.get(name))
-                )
+        old, store = self.config.brokers, self._running.store
+        made = {
+            name: Upstream(name, settings) for name, settings in config.brokers.items() if old.get(name) != settings
+        }
+        made |= {name: store.make(each) for name, each in returned.items()}
+        gone = old.keys() - config.brokers.keys() - returned.keys()
+        plan.brokers = change = BrokerChange(self._running.gateway, made, gone)
+        await change.connect()
+        for upstream in change.losses():
+            await change.drop()
+            raise ReloadRefused(
+                f"brokers.{upstream.name}: it is up, and would not be with the new settings: {upstream.reason}"
             )
-            for name, upstream in plan.brokers.items():
-                if _works(gateway.brokers.get(name)) and not _works(upstream):
-                    raise ReloadRefused(
-                        f"brokers.{name}: it is up, and would not be with the new settings: {upstream.reason}"
-                    )
-        except BaseException:
-            await self._drop(plan)
-            raise
-
-    async def _drop(self, plan: _Plan) -> None:
-        await asyncio.gather(*(upstream.close(0.0) for upstream in plan.brokers.values()))
 
     # -------------------------------------------------------------------------------------------------- commit
 
     def _commit(self, plan: _Plan) -> None:
         """Have it count, in one go."""
         self.config = plan.config
-        self._running.gateway.change_brokers(plan.brokers, plan.gone)
+        plan.brokers.commit()
         for commit in plan.commit:
             commit()
 
@@ -391,16 +365,12 @@ class Reloads:
                     name, before = next(iter(self._queues.items()))
                     await gateway.subscriptions.move_queue(name, before)
                     self._queues.pop(name, None)
-                return await gateway.ownership.reconsider(KINDS, FINISH_WITHIN)
+                return await gateway.ownership.reconsider(DEPENDENT_WORK, FINISH_WITHIN)
             except LedgerUnavailable as error:
                 log("config.follows_later", logging.WARNING, reason=str(error))
             except Exception as error:  # a fault of ours must not end the trying
                 log("config.failed", logging.ERROR, exc_info=error)
             await backoff.wait()
-
-
-def _works(upstream: Upstream | None) -> bool:
-    return upstream is not None and upstream.state in (UpstreamState.UP, UpstreamState.BLOCKED)
 
 
 def _then(brokers: Mapping[str, Upstream]) -> list[BrokerThen]:
@@ -426,23 +396,3 @@ def _close_soon(tokens: Any) -> None:
     """Tokens of before: nobody asks them any more."""
     if tokens is not None:
         _closing.start(tokens.close())
-
-
-def _of_bridge(settings: BridgeSettings) -> tuple[set[str], set[str]]:
-    return {settings.source.broker, settings.target.broker, settings.dead_letter.broker}, set()
-
-
-def _of_tap(settings: TapSettings) -> tuple[set[str], set[str]]:
-    return {settings.broker, settings.dead_letter_broker}, set()
-
-
-def _of_subscription(settings: SubscriptionSettings) -> tuple[set[str], set[str]]:
-    return {settings.broker, settings.dead_letter_broker}, {settings.push}
-
-
-_USERS: Final[Sequence[tuple[str, Callable[[Any], tuple[set[str], set[str]]], Any]]] = (
-    (BRIDGE_KIND, _of_bridge, BridgeSettings),
-    (TAP_KIND, _of_tap, TapSettings),
-    (SUBSCRIPTION_RESOURCE, _of_subscription, SubscriptionSettings),
-)
-"""Kind of resource, which brokers and endpoints one works with, and what it is."""

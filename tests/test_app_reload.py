@@ -740,3 +740,41 @@ async def agree(*apps: App, differing: int) -> None:
         for app in apps:
             while f"amqpgw_cluster_config_differs {differing}.0" not in await metrics_of(app):
                 await asyncio.sleep(0.05)
+
+
+async def test_the_file_and_the_ledger_name_the_same_broker(files: Files) -> None:
+    """The file wins; when it names the broker no more, that of the ledger takes its place without a gap."""
+    files.write(outbound={"broker_allow": ["127.0.0.0/8"]})
+    async with gateway(files) as (app, client):
+        in_ledger = await client.put("/v1/brokers/extra", json={"url": files.url("two"), "heartbeat": 7})
+        assert in_ledger.status_code == 201, in_ledger.text
+        files.write(brokers={**files.config["brokers"], "extra": {"url": files.url("one")}})
+        assert (await reload(client))["status"] == "applied"
+        shown = (await client.get("/v1/brokers/extra")).json()
+        assert (shown["read_only"], shown["port"]) == (True, files.ports["one"])
+        refused_put = await client.patch("/v1/brokers/extra", json={"heartbeat": 8}, headers={"if-match": "*"})
+        assert (refused_put.status_code, refused_put.json()["code"]) == (409, "read_only")
+        subscription = await client.put("/v1/subscriptions/s", json={"broker": "extra", "queue": "q"})
+        assert subscription.status_code == 201, subscription.text
+        before = dict(app.gateway.brokers)
+        files.write(brokers={"one": files.config["brokers"]["one"]})
+        assert (await reload(client, dry_run="1"))["status"] == "checked"
+        assert app.gateway.brokers == before
+        assert (await reload(client))["status"] == "applied"
+        shown = (await client.get("/v1/brokers/extra")).json()
+        assert (shown["read_only"], shown["port"], shown["settings"]["heartbeat"]) == (False, files.ports["two"], 7)
+        assert (await client.delete("/v1/brokers/extra")).json()["code"] == "broker_in_use"
+        assert (await client.delete("/v1/subscriptions/s")).status_code == 204
+        assert (await client.delete("/v1/brokers/extra")).status_code == 204
+
+
+async def test_what_brokers_over_http_may_name_is_read_again(files: Files) -> None:
+    async with gateway(files) as (_, client):
+        settings = {"url": files.url("two")}
+        denied = await client.put("/v1/brokers/extra", json=settings)
+        assert (denied.status_code, denied.json()["code"]) == (422, "address_denied")
+        files.write(outbound={"broker_allow": ["127.0.0.1"]})
+        assert (await reload(client))["status"] == "applied"
+        assert (await client.put("/v1/brokers/extra", json=settings)).status_code == 201
+        files.write(outbound={"broker_allow": ["nonsense/99"]})
+        await refused(client, "outbound broker_allow: 'nonsense/99'")

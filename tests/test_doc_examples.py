@@ -16,7 +16,7 @@ import click
 import pytest
 import yaml
 
-from gateway.commands import VERBS, cli
+from gateway.commands import VERBS, Noun, cli
 from tests import pages
 from tests.test_docs import generate
 
@@ -80,7 +80,11 @@ def verb_of(words: list[str]) -> tuple[click.Command, click.Context, list[str]]:
     """The verb of a command by its present name, its context, and what is left of the words."""
     command: click.Command = cli
     context = click.Context(cli, info_name="gateway")
-    while isinstance(command, click.Group) and words and re.fullmatch("[a-z][a-z-]*", words[0]):
+    while isinstance(command, click.Group):
+        if isinstance(command, Noun):
+            words = command.with_verb(context, words)
+        if not words or not re.fullmatch("[a-z][a-z-]*", words[0]):
+            break
         assert words[0] in command.list_commands(context), f"{context.command_path} has no {words[0]!r}"
         inner = command.get_command(context, words[0])
         assert inner is not None

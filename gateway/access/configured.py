@@ -8,7 +8,7 @@ name it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from gateway.access.scopes import STRICT, doubt, parse_scope
@@ -46,9 +46,10 @@ def scopes_of(config: Config) -> Iterator[Given]:
             yield Given(f"access.tokens.scopes.{name}", scope)
 
 
-def doubts(config: Config) -> list[Doubt]:
-    """The scopes that can match nothing. One that is malformed is not among them: other checks refuse it."""
-    brokers, found = broker_names(config), []
+def doubts(config: Config, brokers: Collection[str] = ()) -> list[Doubt]:
+    """The scopes that can match nothing. One that is malformed is not among them: other checks refuse it.
+    ``brokers``: those that there are beside the configuration file's."""
+    brokers, found = broker_names(config).union(brokers), []
     for where, scope in scopes_of(config):
         try:
             why = doubt(scope, brokers)
@@ -66,7 +67,7 @@ def check(config: Config) -> None:
             raise ConfigurationError(f"{where}: the scope {scope!r}: {why}")
 
 
-def warn(config: Config) -> None:
-    """Have the log name the scopes that can match nothing."""
-    for where, scope, why in doubts(config):
+def warn(config: Config, brokers: Collection[str] = ()) -> None:
+    """Have the log name the scopes that can match nothing. ``brokers``: as of :func:`doubts`."""
+    for where, scope, why in doubts(config, brokers):
         log("access.scope_matches_nothing", logging.WARNING, setting=where, scope=scope, reason=why)

@@ -50,6 +50,7 @@ from gateway.api.resources import (
 )
 from gateway.api.resources.peers import FORWARDED
 from gateway.bridges import BridgeSupervisor
+from gateway.broker_store import BrokerStore
 from gateway.budgets import ALONE, ON_BEHALF, ShareHolder
 from gateway.config import ApiKeySettings, HttpSettings
 from gateway.core import Gateway
@@ -174,6 +175,8 @@ class Api:
         self._access = access
         self.fronts: Mapping[str, Front] = {}
         """The ports for AMQP clients, by name."""
+        self.brokers: BrokerStore | None = None
+        """The brokers as they are defined; None: nobody can change them."""
         self.reloader: reloads.Reloader | None = None
         """Reads the configuration again; None: nobody can."""
         self._trail = access.trail if access is not None else None
@@ -367,6 +370,7 @@ class Api:
         return Call(
             scope, receive, headers, route, names, principal, self._gateway, self._http, client,
             self._bridges, self._taps,
+            brokers=self.brokers,
             endpoints=self._endpoints,
             pushes=self._pushes,
             replays=self._replays,

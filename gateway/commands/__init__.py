@@ -49,7 +49,7 @@ VERBS: Mapping[str, tuple[str, str]] = {
     "restore": ("gateway.commands.restore:restore", "Put a ledger back from a backup."),
     "reload": ("gateway.commands.reload:reload", "Have a running gateway read its configuration again."),
     "probe": ("gateway.commands.probe:probe", "Say which AMQP versions a broker speaks."),
-    "brokers": ("gateway.commands.resources:brokers", "Show the brokers of a running gateway."),
+    "brokers": ("gateway.commands.brokers:brokers", "Show, put, change and delete brokers."),
     "queues": ("gateway.commands.resources:queues", "Find, declare, show, purge and delete queues."),
     "exchanges": ("gateway.commands.exchanges:exchanges", "Declare, show and delete a broker's exchanges."),
     "bindings": ("gateway.commands.exchanges:bindings", "Show, add and remove a broker's bindings."),
@@ -122,6 +122,10 @@ class Failure(click.ClickException):
 
 class Noun(click.Group):
     """The verbs of one kind of thing. Those that had another name once are still found under it."""
+
+    def with_verb(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Return the arguments with a verb before them. A kind of thing may have one that need not be given."""
+        return args
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a verb."""

@@ -322,6 +322,7 @@ ADVICE: Final = {
     "no_such_front": "List the fronts: gateway fronts list",
     "no_such_front_client": "List the clients of the front: gateway fronts clients NAME",
     "endpoint_not_found": "List the endpoints: gateway endpoints list",
+    "broker_in_use": "Delete what works with it, or have that use another broker.",
     "endpoint_in_use": "Delete a subscription: gateway subscriptions delete NAME",
     "replay_not_found": "List the replays: gateway replays list",
     "delivery_not_found": "List the dead messages: gateway dlq list",

@@ -89,7 +89,9 @@ async def _in_the_ledger(
 ) -> T:
     from gateway.access.keys import StoredKeys
     from gateway.app import audit_keys, key_macs, ledger_url
+    from gateway.broker_store import BROKERS_MAX
     from gateway.config import broker_names, load
+    from gateway.core.broker_documents import BROKER_RESOURCE
     from gateway.ledger import Ledger
     from gateway.webhooks.settings.secrets import load_seals
 
@@ -104,7 +106,8 @@ async def _in_the_ledger(
         seals = load_seals(settings.ledger.secrets_file, Path(settings.data_dir) / "secrets.key")
         ledger.api_keys.macs = await threads.run(key_macs, settings, seals)
         stored = StoredKeys(ledger, frozenset(key.name for key in settings.api_keys))
-        return await work(stored, broker_names(settings))
+        stored_brokers, _ = await ledger.list_resources(BROKER_RESOURCE, None, 2 * BROKERS_MAX)
+        return await work(stored, broker_names(settings).union(row.name for row in stored_brokers))
     finally:
         await ledger.close()
 

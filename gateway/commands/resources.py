@@ -1,4 +1,4 @@
-"""``gateway brokers`` and ``gateway queues``: what a running gateway is connected to."""
+"""``gateway queues``: the queues of a broker."""
 
 from __future__ import annotations
 
@@ -20,39 +20,6 @@ _FIGURES: Final = (
 )  # fmt: skip
 SORTS: Final = (*_FIGURES, *(f"-{each}" for each in _FIGURES))
 """What queues may be sorted by."""
-
-
-@click.command(short_help="Show the brokers of a running gateway.")
-@click.argument("name", required=False)
-@client_options
-def brokers(name: str | None, url: str, api_key: str | None, as_json: bool) -> None:
-    """Show all brokers and the state of their links, or the broker NAME alone.
-
-    \b
-    Examples:
-      gateway brokers
-      gateway brokers shop --json
-    """
-    client = ApiClient(url, api_key)
-    answer = client.ask("GET", f"/v1/brokers/{segment(name)}") if name else client.ask("GET", "/v1/brokers")
-    if as_json:
-        print_json(answer)
-        return
-    rows = [answer] if name else answer["brokers"]
-    print_table(
-        ("NAME", "STATE", "VERSION", "PRODUCT", "ADDRESS", "REASON"),
-        (
-            (
-                row["name"],
-                row["state"],
-                row["version"],
-                f"{row['product']} {row['product_version']}".strip() or "-",
-                f"{row['host']}:{row['port']} {row['virtual_host']}",
-                row["reason"] or "-",
-            )
-            for row in rows
-        ),
-    )
 
 
 @click.group(short_help="Find, declare, show, purge and delete queues.")

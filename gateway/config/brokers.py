@@ -25,12 +25,18 @@ AUTO: Final = "auto"
 class TlsSettings(Settings, frozen=True):
     """``[brokers.NAME.tls]``"""
 
-    ca_file: str = ""
+    ca: str = ""
     """Authorities that may sign the broker's certificate (PEM); empty: the system's."""
+    ca_file: str = ""
+    """The same, in a file."""
+    cert: str = ""
+    """Client certificate, and the chain behind it (PEM)."""
     cert_file: str = ""
-    """Client certificate (PEM)."""
-    key_file: str = ""
+    """The same, in a file."""
+    key: str = ""
     """Key of the client certificate (PEM)."""
+    key_file: str = ""
+    """The same, in a file."""
     server_name: str = ""
     """Name to verify; empty: the host of the URL."""
     dangerous_disable_verification: bool = False
@@ -48,6 +54,8 @@ class BrokerSettings(Settings, frozen=True):
     hosts: tuple[str, ...] = ()
     """``host`` or ``host:port`` of further nodes of the broker, tried in turn when the one before cannot be reached.
     Everything else is as in the URL."""
+    password: str = ""
+    """The password, instead of the URL."""
     password_file: str = ""
     """File that holds the password, instead of the URL."""
     management: str = ""
@@ -105,6 +113,47 @@ class BrokerSettings(Settings, frozen=True):
     """Whether messages get the reserved header ``x-gateway`` with the gateway's id."""
     required: bool = False
     """Whether the gateway is only ready while this broker is up."""
+
+
+def check_broker(settings: BrokerSettings) -> str | None:
+    """Return what is wrong with the settings taken together, beginning with the setting; None: nothing is. No password
+    is part of the text."""
+    try:
+        url = parse_broker_url(settings.url)
+    except ConfigurationError as error:
+        return f"url: {error}"
+    if settings.management:
+        try:
+            parse_management_url(settings.management)
+        except ConfigurationError as error:
+            return f"management: {error}"
+    if settings.reconnect_max < settings.reconnect_min:
+        return f"reconnect_max is {settings.reconnect_max:g}, less than reconnect_min = {settings.reconnect_min:g}"
+    for setting in ("hosts", "redirect_hosts"):
+        for entry in getattr(settings, setting):
+            try:
+                parse_host(entry)
+            except ConfigurationError as error:
+                return f"{setting}: {error}"
+    if settings.password and settings.password_file:
+        return "password: it is given as a text and as a file"
+    if settings.password and urlsplit(settings.url).password is not None and settings.password != url.password:
+        return "password: the URL has another one; give it in one place"
+    return _check_tls(settings.tls)
+
+
+def _check_tls(tls: TlsSettings) -> str | None:
+    for name in ("ca", "cert", "key"):
+        text = getattr(tls, name)
+        if text and getattr(tls, f"{name}_file"):
+            return f"tls.{name}: it is given as a text and as a file"
+        if not text.isascii():
+            return f"tls.{name}: PEM is ASCII"
+        if name != "key" and "PRIVATE KEY" in text:
+            return f"tls.{name}: there is a private key in it, which is shown to nobody only in tls.key"
+    if tls.key and not (tls.cert or tls.cert_file):
+        return "tls.key: a key without a certificate"
+    return None
 
 
 class BrokerUrl(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ import msgspec
 
 from gateway.config.access import JWT_CLIENT
 from gateway.config.bridges import BridgeSettings, check_bridge
-from gateway.config.brokers import LOCAL_BROKERS, parse_broker_url, parse_host, parse_management_url
+from gateway.config.brokers import LOCAL_BROKERS, check_broker
 from gateway.config.budgets import check_budgets
 from gateway.config.document import Config
 from gateway.config.fronts import FrontSettings, check_front
@@ -116,26 +116,8 @@ def _check(where: str, config: Config) -> None:
         if client.startswith(JWT_CLIENT):
             raise ConfigurationError(f"{where}: {setting} {client!r}: {JWT_CLIENT} begins clients with tokens only")
     for name, broker in config.brokers.items():
-        try:
-            parse_broker_url(broker.url)
-        except ConfigurationError as error:
-            raise ConfigurationError(f"{where}: brokers.{name}.url: {error}") from None
-        if broker.management:
-            try:
-                parse_management_url(broker.management)
-            except ConfigurationError as error:
-                raise ConfigurationError(f"{where}: brokers.{name}.management: {error}") from None
-        if broker.reconnect_max < broker.reconnect_min:
-            raise ConfigurationError(
-                f"{where}: brokers.{name}.reconnect_max is {broker.reconnect_max:g}, less than reconnect_min = "
-                f"{broker.reconnect_min:g}"
-            )
-        for setting in ("hosts", "redirect_hosts"):
-            for entry in getattr(broker, setting):
-                try:
-                    parse_host(entry)
-                except ConfigurationError as error:
-                    raise ConfigurationError(f"{where}: brokers.{name}.{setting}: {error}") from None
+        if (wrong := check_broker(broker)) is not None:
+            raise ConfigurationError(f"{where}: brokers.{name}.{wrong}")
     for name, subscription in config.subscriptions.items():
         for setting in ("broker", "dead_letter_broker"):
             broker_name = getattr(subscription, setting)

@@ -165,7 +165,8 @@ class EmbeddedSettings(Settings, frozen=True):
 
 
 class OutboundSettings(Settings, frozen=True):
-    """``[outbound]``: whom the gateway may call over HTTP (endpoints, tokens)."""
+    """``[outbound]``: whom the gateway may call over HTTP (endpoints, tokens), and where brokers may be that come over
+    HTTP."""
 
     allow: tuple[str, ...] = ()
     """Networks (``10.1.0.0/16``) and hosts (``hooks.example``, ``*.hooks.example``) that may be called although they
@@ -174,6 +175,9 @@ class OutboundSettings(Settings, frozen=True):
     """Ports that may be called anywhere else."""
     plain: bool = False
     """Whether ``http`` is allowed anywhere else."""
+    broker_allow: tuple[str, ...] = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")
+    """Networks and hosts of brokers that ``PUT /v1/brokers/{broker}`` may name although they are not public. Brokers of
+    the configuration file may be anywhere."""
     requests: Annotated[int, Meta(ge=1, le=1_024)] = 256
     """Most requests of endpoints at once."""
     origin: str = ""

@@ -199,6 +199,7 @@ def as_user(settings: BrokerSettings, user: str, password: str) -> BrokerSetting
     return msgspec.structs.replace(
         settings,
         url=urlunsplit(parts._replace(netloc=f"{quote(user, safe='')}:{quote(password, safe='')}@{place}")),
+        password="",
         password_file="",
         mechanisms=tuple(name for name in settings.mechanisms if name not in ("EXTERNAL", "ANONYMOUS")),
     )

@@ -1,7 +1,8 @@
 """One management HTTP API, asked within bounds: size of an answer, time of all of them together.
 
-Where the API is, is the operator's choice, as the broker itself is. So it may stand in a private network without being
-listed in ``outbound.allow``. All the rest of the outbound guard holds: no redirect is followed, answers are bounded,
+Where the API of a broker of the configuration file is, is the operator's choice, as the broker itself is. So it may
+stand in a private network without being listed in ``outbound.allow``. That of a broker that was put over HTTP must be
+where the broker may be. All the rest of the outbound guard holds: no redirect is followed, answers are bounded,
 nothing is decompressed, and the gateway's own ports are never called. A server that misbehaves in any way makes a
 :class:`ManagementProblem`, which is a sentence.
 """
@@ -52,7 +53,12 @@ class ManagementClient:
     """The management API of one broker, for one reading: ``async with``."""
 
     def __init__(
-        self, name: str, settings: BrokerSettings, own: Iterable[tuple[str, int]] = (), within: float = WITHIN_SECONDS
+        self,
+        name: str,
+        settings: BrokerSettings,
+        own: Iterable[tuple[str, int]] = (),
+        within: float = WITHIN_SECONDS,
+        rules: OutboundRules | None = None,
     ) -> None:
         """
         Args:
@@ -60,11 +66,13 @@ class ManagementClient:
             settings: ``management`` of them is not empty.
             own: addresses and ports that this process listens on.
             within: how long all requests may take together, in seconds.
+            rules: where it may be; None: anywhere, for the configuration file says so.
         """
         self._setting = f"brokers.{name}.management"
         self._settings = settings
         self._own = tuple(own)
         self._within = within
+        self._rules = rules
         self._until = 0.0
         self._base = ""
         self._headers: list[tuple[bytes, bytes]] = []
@@ -84,7 +92,7 @@ class ManagementClient:
             user = broker.user if url.user is None else url.user
             password = url.password
             if password is None:
-                password = await self._password_of_broker(broker.password)
+                password = await self._password_of_broker(settings.password or broker.password)
         except (ConfigurationError, EncodeError) as error:
             raise ManagementProblem(f"{self._setting}: {error}") from None
         if not (site.secure or settings.allow_plain_without_tls or is_loopback(site.host)):
@@ -98,7 +106,9 @@ class ManagementClient:
         self._headers = [(b"authorization", b"Basic " + token), (b"accept", b"application/json, */*;q=0.1")]
         self._base = url.base
         tls = settings.tls
-        rules = OutboundRules((site.host if site.literal is None else str(site.literal),), own=self._own)
+        rules = self._rules
+        if rules is None:
+            rules = OutboundRules((site.host if site.literal is None else str(site.literal),), own=self._own)
         limits = dataclasses.replace(
             DEFAULT_OUTBOUND_LIMITS, deadline=self._within, body_kept=ANSWER_MAX, framing_max=ANSWER_MAX,
             connections=1, connections_per_site=1,
@@ -107,8 +117,11 @@ class ManagementClient:
             rules,
             limits,
             tls=TlsSettings(
+                ca=tls.ca,
                 ca_file=tls.ca_file,
+                cert=tls.cert,
                 cert_file=tls.cert_file,
+                key=tls.key,
                 key_file=tls.key_file,
                 dangerous_disable_verification=tls.dangerous_disable_verification,
             ),
@@ -138,7 +151,8 @@ class ManagementClient:
         except OutboundTimeout:
             raise ManagementProblem(f"The management API took more than {self._within:g} s.") from None
         except AddressDenied as error:
-            raise ManagementProblem(f"The guard of outbound requests denies {self._setting}: {error.broken}.") from None
+            why = error.public or error.broken
+            raise ManagementProblem(f"The guard of outbound requests denies {self._setting}: {why}.") from None
         except GatewayError as error:
             public = error.public if isinstance(error, OutboundFailed) else None
             raise ManagementProblem(f"The management API cannot be reached: {public or error}.") from None

@@ -22,6 +22,7 @@ from gateway.errors import BrokerUnavailable, GatewayError, NotFound
 from gateway.management.client import ManagementProblem
 from gateway.management.reading import ROWS_MAX, read_queues
 from gateway.management.rows import QueueList, QueueRow
+from gateway.outbound import BrokerGuard
 from gateway.runtime.clock import clock
 from gateway.runtime.tasks import Tasks
 from gateway.upstreams import Upstream, UpstreamState
@@ -157,7 +158,12 @@ class Inventory:
         try:
             async with self._turn:
                 found = await read_queues(
-                    name, upstream.settings, upstream.status().product, rows_max=rows_max, own=self.own
+                    name,
+                    upstream.settings,
+                    upstream.status().product,
+                    rows_max=rows_max,
+                    own=self.own,
+                    rules=guard.rules if isinstance(guard := upstream.resolve, BrokerGuard) else None,
                 )
         except ManagementProblem as problem:
             before = entry.queues

@@ -10,6 +10,7 @@ from gateway.config import BrokerSettings, parse_broker_url
 from gateway.management import brokerj, rabbitmq
 from gateway.management.client import WITHIN_SECONDS, ManagementClient, ManagementProblem
 from gateway.management.rows import QueueList
+from gateway.outbound import OutboundRules
 
 QPID: Final = ("qpid", "broker-j")
 """Parts of the product names of brokers whose API is that of Broker-J, in lower case."""
@@ -25,6 +26,7 @@ async def read_queues(
     rows_max: int = ROWS_MAX,
     own: Iterable[tuple[str, int]] = (),
     within: float = WITHIN_SECONDS,
+    rules: OutboundRules | None = None,
 ) -> QueueList:
     """Ask a broker's management API for the queues of the virtual host that its URL names.
 
@@ -35,6 +37,7 @@ async def read_queues(
         rows_max: most queues that are listed.
         own: addresses and ports that this process listens on.
         within: how long it may take, in seconds.
+        rules: where it may be; None: anywhere.
 
     Raises:
         ManagementProblem: no queue can be listed.
@@ -43,7 +46,7 @@ async def read_queues(
     apis = [rabbitmq.read, brokerj.read]
     if any(each in product.lower() for each in QPID):
         apis.reverse()
-    async with ManagementClient(name, settings, own, within) as client:
+    async with ManagementClient(name, settings, own, within, rules) as client:
         for read in apis:
             try:
                 return await read(client, vhost, rows_max)

@@ -6,6 +6,7 @@
 """
 
 from gateway.outbound.answers import HttpAnswer
+from gateway.outbound.brokers import BrokerGuard
 from gateway.outbound.hosts import OutboundRules
 from gateway.outbound.limits import DEFAULT_OUTBOUND_LIMITS, OutboundLimits
 from gateway.outbound.resolver import NOBODY
@@ -14,6 +15,7 @@ from gateway.outbound.transport import GuardedTransport, guarded_client
 __all__ = [
     "DEFAULT_OUTBOUND_LIMITS",
     "NOBODY",
+    "BrokerGuard",
     "GuardedTransport",
     "HttpAnswer",
     "OutboundLimits",

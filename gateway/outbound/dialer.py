@@ -97,7 +97,7 @@ class GuardedDialer:
         late: type[OutboundFailed] = ResolveFailed
         try:
             async with asyncio.timeout_at(until):
-                addresses = await self._addresses_of(site, client, until - began)
+                addresses = await self.addresses_of(site, client, until - began)
                 late = ConnectFailed
                 sock = await self._connect(site, addresses, until)
                 late = TlsFailed
@@ -105,9 +105,17 @@ class GuardedDialer:
         except TimeoutError:
             raise late(f"{site}: {_LATE[late]} within {until - began:.1f} s") from None
 
-    async def _addresses_of(self, site: Site, client: ShareHolder, within: float) -> list[Address]:
-        """All addresses of the host. Callers are not told whether a name has none or one that is denied: they could
-        else explore the names of the network."""
+    async def addresses_of(self, site: Site, client: ShareHolder, within: float) -> list[Address]:
+        """All addresses of the host, every one of them allowed. Callers are not told whether a name has none or one
+        that is denied: they could else explore the names of the network.
+
+        Args:
+            client: whose share of the lookups is used.
+            within: how long the lookup may take, in seconds.
+
+        Raises:
+            Overloaded, AddressDenied, ResolveFailed: as :meth:`open`.
+        """
         try:
             return await self._judged(site, client, within)
         except (AddressDenied, ResolveFailed) as error:

@@ -148,22 +148,25 @@ class OutboundRules:
     """Who may be called. What ``allow`` lists is allowed on any port and without TLS; anything else must be public, on
     one of ``ports``, and over TLS unless ``plain`` allows ``http``."""
 
-    __slots__ = ("_hosts", "_networks", "_own", "_plain", "_ports", "_suffixes", "own_ports")
+    __slots__ = ("_hosts", "_networks", "_own", "_plain", "_ports", "_setting", "_suffixes", "own_ports")
 
     def __init__(
         self,
         allow: Sequence[str] = (),
         *,
-        ports: Sequence[int] = (443, 8443),
+        ports: Sequence[int] | None = (443, 8443),
         plain: bool = False,
         own: Sequence[tuple[str, int]] = (),
+        setting: str = "allow",
     ) -> None:
         """
         Args:
             allow: networks (``10.1.0.0/16``, ``fd00::/8``, ``127.0.0.1``) whose addresses are allowed although they
                 are not public, and hosts (``hooks.example``, ``*.hooks.example``) that are allowed with any address.
+            ports: ports of what is not listed; None: any.
             own: addresses and ports that this process listens on; they are denied even where they are public or
                 listed. With a wildcard (``0.0.0.0``, ``::``) that is the port at every address of this machine.
+            setting: of ``[outbound]``, which ``allow`` is.
 
         Raises:
             ConfigurationError: an entry is neither a network nor a host.
@@ -177,7 +180,7 @@ class OutboundRules:
             try:
                 name, _ = normal_host(entry.removeprefix("*."))
             except EncodeError:
-                raise ConfigurationError(f"outbound allow: {entry!r} is neither a network nor a host") from None
+                raise ConfigurationError(f"outbound {setting}: {entry!r} is neither a network nor a host") from None
             if entry.startswith("*."):
                 suffixes.append(f".{name}")
             else:
@@ -185,13 +188,21 @@ class OutboundRules:
         self._networks = tuple(networks)
         self._hosts = frozenset(hosts)
         self._suffixes = tuple(suffixes)
-        self._ports = frozenset(ports)
+        self._ports = None if ports is None else frozenset(ports)
+        self._setting = setting
         self._plain = plain
         self._own: set[tuple[str, int]] = set()
         self.own_ports: set[int] = set()
         """Ports at which this process listens on every address that the machine has."""
         for host, port in own:
             self.listens(host, port)
+
+    def beside(self, allow: Sequence[str], setting: str) -> OutboundRules:
+        """Return rules for what is no URL: any port, with TLS or without. This process listens where these say that it
+        does, also later. Raises ConfigurationError, as the constructor."""
+        found = OutboundRules(allow, ports=None, plain=True, setting=setting)
+        found._own, found.own_ports = self._own, self.own_ports
+        return found
 
     def replace(self, other: OutboundRules) -> None:
         """Be as others are, but for where this process listens: for what is connected to from now on."""
@@ -224,7 +235,7 @@ class OutboundRules:
         broken = []
         if not site.secure and not self._plain:
             broken.append("only https is allowed")
-        if site.port not in self._ports:
+        if self._ports is not None and site.port not in self._ports:
             ports = ", ".join(map(str, sorted(self._ports)))
             broken.append(f"port {site.port} is not allowed, only {ports}")
         if site.literal is not None:
@@ -233,7 +244,7 @@ class OutboundRules:
             if site.host == name or site.host.endswith(f".{name}"):
                 broken.append(f"the name {name} is denied: {why}")
         if broken:
-            raise AddressDenied(f"{site}: {'; '.join(broken)}", remedy(site))
+            raise AddressDenied(f"{site}: {'; '.join(broken)}", remedy(site, self._setting))
 
     def check_address(self, site: Site, address: Address) -> None:
         """One address that the host has.
@@ -246,7 +257,7 @@ class OutboundRules:
         if site.literal is None and self.lists(site):
             return
         if broken := self._denial(address):
-            raise AddressDenied(f"{site}: {broken[0]}", remedy(site))
+            raise AddressDenied(f"{site}: {broken[0]}", remedy(site, self._setting))
 
     def _is_own(self, site: Site, address: Address) -> bool:
         return (str(address), site.port) in self._own
@@ -264,11 +275,11 @@ class OutboundRules:
         return any(address.version == network.version and address in network for network in self._networks)
 
 
-def remedy(site: Site) -> str:
-    """Return what the operator does to allow a site."""
+def remedy(site: Site, setting: str = "allow") -> str:
+    """Return what the operator does to allow a site. ``setting`` of ``[outbound]`` lists those that are allowed."""
     return (
-        f'To allow it, add "{site.host}" to `allow` of [outbound] in the configuration file and run `gateway reload`; '
-        "no restart is needed"
+        f'To allow it, add "{site.host}" to `{setting}` of [outbound] in the configuration file and run '
+        "`gateway reload`; no restart is needed"
     )
 
 

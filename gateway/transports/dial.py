@@ -6,19 +6,26 @@ import asyncio
 import os
 import socket
 import ssl
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from gateway.config import BrokerUrl, TlsSettings
-from gateway.errors import BrokerUnavailable, CertificateRefused
+from gateway.errors import BrokerUnavailable, CertificateRefused, GatewayError
 from gateway.runtime.clock import clock
 from gateway.transports.stream import Stream, StreamUser
 from gateway.transports.tls import client_context
 
+Resolve = Callable[[BrokerUrl], Awaitable[Sequence[str]]]
+"""A broker's URL to the addresses that may be connected to, best first. Raises GatewayError: there is none."""
 
-async def dial(user: StreamUser, url: BrokerUrl, tls: TlsSettings, within: float) -> Stream:
-    """Connect ``within`` this many seconds, TLS handshake included.
+
+async def dial(
+    user: StreamUser, url: BrokerUrl, tls: TlsSettings, within: float, resolve: Resolve | None = None
+) -> Stream:
+    """Connect ``within`` this many seconds, TLS handshake included. ``resolve`` None: as the system does.
 
     Raises:
+        GatewayError: ``resolve`` raised it.
         BrokerUnavailable: nobody listens there, or not in time.
         CertificateRefused: TLS verification failed, in either direction.
         ConfigurationError: a TLS file is missing or wrong.
@@ -28,13 +35,17 @@ async def dial(user: StreamUser, url: BrokerUrl, tls: TlsSettings, within: float
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(within):
-            transport, stream = await loop.create_connection(
-                lambda: Stream(user),
-                url.host,
-                url.port,
-                ssl=context,
-                server_hostname=(tls.server_name or url.host) if context is not None else None,
-            )
+            name = (tls.server_name or url.host) if context is not None else None
+            hosts = [url.host] if resolve is None else await resolve(url)
+            for number, host in enumerate(hosts, 1):
+                try:
+                    transport, stream = await loop.create_connection(
+                        lambda: Stream(user), host, url.port, ssl=context, server_hostname=name
+                    )
+                    break
+                except OSError:
+                    if number == len(hosts):
+                        raise
     except TimeoutError:
         raise BrokerUnavailable(f"{where}: no connection within {within:g} s") from None
     except ssl.SSLError as error:
@@ -50,7 +61,9 @@ async def dial(user: StreamUser, url: BrokerUrl, tls: TlsSettings, within: float
     return stream
 
 
-async def tls_problem(url: BrokerUrl, tls: TlsSettings, within: float) -> BrokerUnavailable | None:
+async def tls_problem(
+    url: BrokerUrl, tls: TlsSettings, within: float, resolve: Resolve | None = None
+) -> BrokerUnavailable | None:
     """Why a broker hangs up on us once TLS is agreed, None if TLS has no part in it.
 
     In TLS 1.3 a client is done before the server has looked at its certificate, and whether there is one (RFC 8446
@@ -62,12 +75,12 @@ async def tls_problem(url: BrokerUrl, tls: TlsSettings, within: float) -> Broker
     deadline = clock.monotonic() + within
     stream: Stream | None = None
     try:
-        stream = await dial(listener, url, tls, within)
+        stream = await dial(listener, url, tls, within, resolve)
         async with asyncio.timeout_at(deadline):
             error = await listener.heard
     except CertificateRefused as refused:
         return refused
-    except (BrokerUnavailable, TimeoutError):
+    except (GatewayError, TimeoutError):
         return None
     finally:
         if stream is not None:

@@ -15,26 +15,11 @@ from gateway.errors import ConfigurationError
 
 
 def client_context(settings: TlsSettings | EndpointTls) -> ssl.SSLContext:
-    """The context for connections to one broker or endpoint: TLS 1.2 or later.
+    """The context for connections to one broker or endpoint: TLS 1.2 or later. A text counts before the file.
 
     Raises:
         ConfigurationError: a file or a text is missing or is no certificate or key. The text of a key is not in it.
     """
-    if isinstance(settings, EndpointTls):
-        return _endpoint_context(settings)
-    context = _context("tls.ca_file", settings.ca_file)
-    if settings.cert_file:
-        _load("tls.cert_file", context, settings.cert_file, settings.key_file)
-    elif settings.key_file:
-        raise ConfigurationError("tls.key_file: a key without tls.cert_file")
-    if settings.dangerous_disable_verification:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
-
-
-def _endpoint_context(settings: EndpointTls) -> ssl.SSLContext:
-    """Of texts and files; a text counts before the file."""
     for name, text in (("ca", settings.ca), ("cert", settings.cert), ("key", settings.key)):
         if not text.isascii():
             raise ConfigurationError(f"tls.{name}: PEM is ASCII")
@@ -43,7 +28,10 @@ def _endpoint_context(settings: EndpointTls) -> ssl.SSLContext:
         with _file_of(settings.cert, settings.cert_file) as cert, _file_of(settings.key, settings.key_file) as key:
             _load("tls.cert" if settings.cert else "tls.cert_file", context, cert, key, shown=settings.cert_file)
     elif settings.key or settings.key_file:
-        raise ConfigurationError("tls.key: a key without a certificate")
+        raise ConfigurationError(f"tls.{'key' if settings.key else 'key_file'}: a key without a certificate")
+    if isinstance(settings, TlsSettings) and settings.dangerous_disable_verification:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
     return context
 
 

@@ -30,6 +30,7 @@ import msgspec
 from gateway.amqp.operations import Alert, CloseReason, UpdateSecret
 from gateway.config import BrokerSettings, BrokerUrl, parse_broker_url, parse_host
 from gateway.errors import (
+    AddressDenied,
     AuthenticationFailed,
     BrokerUnavailable,
     CertificateRefused,
@@ -45,7 +46,7 @@ from gateway.runtime.backoff import Backoff
 from gateway.runtime.clock import clock
 from gateway.runtime.ids import ids
 from gateway.session import ClientConfig, Version
-from gateway.transports.dial import dial, tls_problem
+from gateway.transports.dial import Resolve, dial, tls_problem
 from gateway.transports.stream import Stream, StreamUser
 from gateway.transports.tls import stamps
 from gateway.upstreams.redirects import REDIRECTS_MAX, RedirectRefused, allowed_places
@@ -66,7 +67,7 @@ TLS_PROBLEM_SECONDS: Final = 1.0
 FILES_EVERY: Final = 2.0
 """How often it is looked whether a file of password or certificates has changed, in seconds."""
 
-_HOPELESS = (AuthenticationFailed, CertificateRefused, ConfigurationError, RedirectRefused)
+_HOPELESS = (AddressDenied, AuthenticationFailed, CertificateRefused, ConfigurationError, RedirectRefused)
 _OTHER_VERSION = frozenset({CloseReason.PROTOCOL_HEADER, CloseReason.SYNTAX, CloseReason.EOF, CloseReason.TIMEOUT})
 """How a handshake ends where the far end may speak another version."""
 
@@ -74,7 +75,10 @@ _OTHER_VERSION = frozenset({CloseReason.PROTOCOL_HEADER, CloseReason.SYNTAX, Clo
 class Dialer:
     """Opens links to one broker."""
 
-    def __init__(self, name: str, settings: BrokerSettings, connector: Dial | None = None) -> None:
+    def __init__(
+        self, name: str, settings: BrokerSettings, connector: Dial | None = None, resolve: Resolve | None = None
+    ) -> None:
+        """``connector`` opens streams in place of TCP and TLS; ``resolve`` says to which addresses, None: any."""
         self.name = name
         self.settings = settings
         self.url: BrokerUrl = url_of(settings)
@@ -85,6 +89,7 @@ class Dialer:
         self.on_files: list[Callable[[], None]] = []
         """Called when a file of password or certificates is another one than before."""
         self._connector = connector
+        self._resolve = resolve
         self._passwords: WeakKeyDictionary[Link, str] = WeakKeyDictionary()
         """What the brokers of the links that were opened know."""
         for entry in settings.redirect_hosts:
@@ -207,17 +212,18 @@ class Dialer:
     async def _open(self, link: Link, url: BrokerUrl, within: float) -> None:
         """Open a link; where the broker hangs up on TLS before its first word, find out whether TLS is why."""
         deadline = clock.monotonic() + within
-        tls = self.settings.tls
+        tls, resolve = self.settings.tls, self._resolve
 
         async def connect(user: StreamUser, within: float) -> Stream:
-            return await dial(user, url, tls, within)
+            return await dial(user, url, tls, within, resolve)
 
         try:
             await link.open(self._connector or connect, within)
         except BrokerUnavailable:
             silent = link.ended is not None and link.ended.reason is CloseReason.EOF and not link.capabilities.product
             if silent and url.secure and self._connector is None:
-                problem = await tls_problem(url, tls, min(TLS_PROBLEM_SECONDS, deadline - clock.monotonic()))
+                within = min(TLS_PROBLEM_SECONDS, deadline - clock.monotonic())
+                problem = await tls_problem(url, tls, within, resolve)
                 if problem is not None:
                     raise problem from None
             raise
@@ -255,7 +261,7 @@ class Dialer:
         """
         path = self.settings.password_file
         if not path:
-            return self.url.password
+            return self.settings.password or self.url.password
         try:
             return Path(path).read_text(encoding="utf-8").rstrip("\r\n")
         except (OSError, UnicodeDecodeError) as error:

@@ -8,6 +8,7 @@ from gateway.config import BrokerSettings
 from gateway.link import Dial
 from gateway.runtime.clock import clock
 from gateway.session import Capabilities, Version
+from gateway.transports.dial import Resolve
 from gateway.upstreams.keeper import Dialer
 from gateway.versions import VERSIONS
 
@@ -47,14 +48,14 @@ class Probe:
         return tuple(attempt.version for attempt in self.attempts if attempt.speaks)
 
 
-async def probe(settings: BrokerSettings, connector: Dial | None = None) -> Probe:
+async def probe(settings: BrokerSettings, connector: Dial | None = None, resolve: Resolve | None = None) -> Probe:
     """Try every version against the broker of ``settings``, without regard to the version of its URL. Takes at most
-    ``connect_timeout`` seconds for each.
+    ``connect_timeout`` seconds for each. ``resolve`` says to which addresses, None: any.
 
     Raises:
         ConfigurationError: the URL is wrong. What the far end does raises nothing: it is the answer.
     """
-    dialer = Dialer("probe", settings, connector)
+    dialer = Dialer("probe", settings, connector, resolve)
     attempts: list[Attempt] = []
     for version in VERSIONS:
         began = clock.monotonic()

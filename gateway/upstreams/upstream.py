@@ -30,6 +30,7 @@ from gateway.runtime.clock import clock
 from gateway.runtime.tasks import Tasks
 from gateway.session import Capabilities, Version
 from gateway.translation import TranslationTarget, target_of
+from gateway.transports.dial import Resolve
 from gateway.upstreams.branches import UpstreamBranches
 from gateway.upstreams.consuming.consumers import Consumer, ConsumerState
 from gateway.upstreams.consuming.dead_letters import DeadLetters
@@ -52,8 +53,15 @@ _ASK: Final = "ask"
 class Upstream:
     """One virtual host of one broker. All methods belong to the event loop that made it."""
 
-    def __init__(self, name: str, settings: BrokerSettings, *, connector: Dial | None = None) -> None:
-        """``connector`` opens streams in place of TCP and TLS.
+    def __init__(
+        self,
+        name: str,
+        settings: BrokerSettings,
+        *,
+        connector: Dial | None = None,
+        resolve: Resolve | None = None,
+    ) -> None:
+        """``connector`` opens streams in place of TCP and TLS; ``resolve`` says to which addresses, None: any.
 
         Raises:
             ConfigurationError: the URL is wrong.
@@ -66,7 +74,8 @@ class Upstream:
         """Called when a delivery over ``message_max`` was set aside."""
         self.on_answered: list[Callable[[float], None]] = []
         """Called with the seconds from writing a publish to its outcome, for one at a time of each channel."""
-        self._dialer = Dialer(name, settings, connector)
+        self.resolve = resolve
+        self._dialer = Dialer(name, settings, connector, resolve)
         self.url = self._dialer.url
         self._publisher = Publisher(
             name,

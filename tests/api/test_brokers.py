@@ -40,7 +40,7 @@ async def test_the_list_is_paged(client: httpx.AsyncClient, gateway: Gateway) ->
 
 
 async def test_probe(client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def probe(settings: Any) -> Probe:
+    async def probe(settings: Any, resolve: Any) -> Probe:
         speaks = Attempt(V0_9_1, True, "RabbitMQ", "3.10", ("PLAIN",), "", None, Capabilities(), 0.01)
         silent = Attempt(V0_10, False, "", "", (), "no AMQP", "0-9-1", None, 0.02)
         return Probe("localhost", 5672, (speaks, silent))

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.api.history import story
 from gateway.api.history.story import ADVICE, ENDS, SAYS, WAITS, Holding, Step, Wait
-from gateway.commands import cli
+from gateway.commands import Noun, cli
 from gateway.ledger import (
     BacklogEntry,
     EventKind,
@@ -204,6 +204,7 @@ def test_every_command_that_is_told_is_one() -> None:
         context: click.Context = click.Context(cli)
         found: click.Command = cli
         while isinstance(found, click.Group):
+            arguments = found.with_verb(context, arguments) if isinstance(found, Noun) else arguments
             name = arguments.pop(0)
             inner = found.get_command(context, name)
             assert inner is not None, command

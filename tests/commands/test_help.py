@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
-from gateway.commands import cli
+from gateway.commands import Noun, cli
 
 
 def commands(command: click.Command, context: click.Context) -> Iterator[tuple[str, click.Command]]:
@@ -52,6 +52,8 @@ def parse(arguments: list[str]) -> None:
     command: click.Command = cli
     parent = click.Context(cli, info_name="gateway")
     while isinstance(command, click.Group):
+        if isinstance(command, Noun):
+            arguments = command.with_verb(parent, arguments)
         name, *arguments = arguments
         inner = command.get_command(parent, name)
         assert inner is not None, name

@@ -138,6 +138,7 @@ class FakeUpstream:
         self.name = name
         self.settings = BrokerSettings(url="amqp://fake.invalid/", **settings)
         self.url = parse_broker_url(self.settings.url)
+        self.resolve = None
         self.version: Version | None = V0_9_1
         self.capabilities: Capabilities | None = Capabilities(product="Fake")
         self.state = UpstreamState.UP

@@ -31,7 +31,7 @@ def test_where_all_is_well(look: Look) -> None:
         ("[http]\nprot = 1", "http.prot", "Write port."),
         ("[brokers.a]\nurl = 'amqp://h'\npasword_file = 'x'", "brokers.a.pasword_file", "Write password_file."),
         ("[[api_keys]]\nname = 'a'\nkye = 'x'", "api_keys[0].kye", "Write key."),
-        ("[brokers.a]\nurl = 'amqp://h'\ntls = {ca = 'x'}", "brokers.a.tls.ca", "Write ca_file."),
+        ("[brokers.a]\nurl = 'amqp://h'\ntls = {cafile = 'x'}", "brokers.a.tls.cafile", "Write ca_file."),
         ("drain_timeout = 3", "drain_timeout", "It belongs to [http]."),
         ("[ops]\nzzz = 3", "ops.zzz", "Take it out. ops has: host, port"),
         ("zzz = 3", "zzz", "Take it out. The top of the file has: role,"),

@@ -17,6 +17,7 @@ import pytest
 from gateway.config import BrokerSettings
 from gateway.management import ManagementProblem, QueueList, QueueRow, brokerj, rabbitmq, read_queues
 from gateway.management.client import ANSWER_MAX
+from gateway.outbound import OutboundRules
 from tests.management import fake
 from tests.management.fake import Answer, management, octets
 
@@ -238,6 +239,16 @@ async def test_nobody_listens() -> None:
         url = server.url
     with pytest.raises(ManagementProblem, match="cannot be reached"):
         await read_queues("shop", BrokerSettings(url=AMQP, management=url))
+
+
+async def test_that_of_a_broker_over_http_is_only_where_brokers_may_be() -> None:
+    rules = OutboundRules().beside(["10.0.0.0/8"], "broker_allow")
+    async with management(fake.rabbitmq([])) as server:
+        settings = BrokerSettings(url=AMQP, management=server.url, password="x")
+        with pytest.raises(ManagementProblem, match=r"denies brokers.shop.management: .* \(loopback, RFC 1122\)"):
+            await read_queues("shop", settings, rules=rules)
+        assert server.asked == []
+        assert (await read_queues("shop", settings, rules=rules.beside(["127.0.0.0/8"], "broker_allow"))).rows == []
 
 
 # ------------------------------------------------------------------------------------------------ the login

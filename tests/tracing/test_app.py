@@ -11,6 +11,9 @@ import httpx
 import pytest
 
 from gateway.app import App
+from gateway.broker.server import EmbeddedBroker
+from gateway.config import EmbeddedSettings
+from gateway.limits import Limits
 from gateway.tracing import names
 from gateway.tracing.names import SpanKind
 from gateway.versions import VERSION_NAMES
@@ -496,3 +499,26 @@ async def test_the_log_says_how_a_broker_is(tmp_path: Path, caplog: pytest.LogCa
         states = [line["state"] for line in told if line["broker"] == name]
         assert states[0] == "up"
         assert states[-1] == "closed"
+
+
+async def test_a_push_names_the_broker_as_it_is_now(tmp_path: Path, collector: Collector) -> None:
+    """Also after the broker was changed; what makes the spans asks for it each time."""
+    brokers = [EmbeddedBroker(EmbeddedSettings(port=0), Limits(close_timeout=0.5)) for _ in range(2)]
+    for broker in brokers:
+        await broker.start()
+    async with estate(tmp_path, collector, {"outbound.broker_allow": ["127.0.0.0/8"]}) as (_, client, hook):
+        for number, broker in enumerate(brokers, 1):
+            settings = {"url": f"amqp://guest:guest@127.0.0.1:{broker.port}/?version=0-9-1"}
+            (await client.put("/v1/brokers/shop", json=settings, headers={"if-match": "*"} if number > 1 else {})
+             ).raise_for_status()  # fmt: skip
+            async with asyncio.timeout(20):
+                while (await client.get("/v1/brokers/shop")).json()["state"] != "up":
+                    await asyncio.sleep(0.02)
+            (await client.put("/v1/brokers/shop/queues/q", json={})).raise_for_status()
+            await subscribe(client, "pushed", broker="shop", push="hook")
+            await publish(client, {}, "shop")
+            await until(lambda: len(hook.got) == number)  # noqa: B023
+            spans = await collector.until(lambda found: len(of(found, "process")) == number)  # noqa: B023
+            assert of(spans, "process")[-1].attributes[names.SERVER_PORT] == broker.port
+    for broker in brokers:
+        await broker.stop()

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import trustme
 
-from gateway.config import TlsSettings, parse_broker_url
-from gateway.errors import BrokerUnavailable, CertificateRefused, ConfigurationError
+from gateway.config import BrokerUrl, TlsSettings, parse_broker_url
+from gateway.errors import AddressDenied, BrokerUnavailable, CertificateRefused, ConfigurationError
 from gateway.transports import client_context, dial
 from gateway.transports.dial import tls_problem
 from tests.transports.test_stream import User
@@ -77,6 +77,37 @@ async def test_tcp() -> None:
     server, port = await serve()
     async with server:
         await roundtrip(port)
+
+
+async def test_only_the_addresses_that_are_allowed() -> None:
+    """One after the other; none where the name is not allowed."""
+    server, port = await serve()
+    closed, _ = await serve()
+    closed.close()
+    asked = []
+
+    async def resolve(url: BrokerUrl) -> list[str]:
+        asked.append(url.host)
+        return ["127.0.0.2", "127.0.0.1"]
+
+    async def deny(url: BrokerUrl) -> list[str]:
+        raise AddressDenied(f"{url.host} is denied")
+
+    url = parse_broker_url(f"amqp://broker.invalid:{port}/")
+    async with server:
+        user = User()
+        stream = await dial(user, url, TlsSettings(), 5.0, resolve)
+        assert stream.peer == f"127.0.0.1:{port}"
+        assert asked == ["broker.invalid"]
+        stream.abort()
+        await until(lambda: user.lost)
+        with pytest.raises(AddressDenied):
+            await dial(User(), url, TlsSettings(), 5.0, deny)
+        assert await tls_problem(url, TlsSettings(), 0.5, deny) is None
+    server.close()
+    await server.wait_closed()
+    with pytest.raises(BrokerUnavailable, match="refused"):
+        await dial(User(), url, TlsSettings(), 5.0, resolve)
 
 
 async def test_nobody_listens() -> None:

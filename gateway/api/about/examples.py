@@ -38,7 +38,10 @@ NAMES: Final[Mapping[str, str]] = {
     "asset": "errors",
 }
 """Parameter of a path -> a value. Ids that the gateway gives are not here."""
-NAMES_OF: Final[Mapping[str, Mapping[str, str]]] = {"publish": {"exchange": DEFAULT_EXCHANGE}}
+NAMES_OF: Final[Mapping[str, Mapping[str, str]]] = {
+    "publish": {"exchange": DEFAULT_EXCHANGE},
+    **{f"{verb}_broker": {"broker": "shop"} for verb in ("put", "patch", "delete")},
+}
 """Operation -> the same, where it has another value."""
 
 BODIES: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -76,6 +79,8 @@ BODIES: Final[Mapping[str, Mapping[str, Any]]] = {
     "patch_tap": {"A smaller window": {"prefetch": 500}},
     "put_endpoint": {"A receiver on this machine": {"url": "http://127.0.0.1:9000/webhooks"}},
     "patch_endpoint": {"Fewer requests at once": {"concurrency": 5}},
+    "put_broker": {"A broker of the shop": {"url": "amqp://shop@rabbit.example:5672/", "password": "secret"}},
+    "patch_broker": {"Another password": {"password": "another secret"}},
     "rotate_endpoint": {"Both sign for an hour": {"overlap_seconds": 3600}},
     "create_key": {
         "Publish and consume": {
@@ -109,7 +114,7 @@ MEDIA: Final[Mapping[str, Any]] = {
 }
 """Media type -> body, of a publish."""
 HEADERS_OF: Final[Mapping[str, Mapping[str, str]]] = {
-    f"patch_{kind}": {"If-Match": "*"} for kind in ("subscription", "bridge", "tap", "endpoint")
+    f"patch_{kind}": {"If-Match": "*"} for kind in ("subscription", "bridge", "tap", "endpoint", "broker")
 }
 """Operation -> request header -> a value without which the example does not work."""
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from gateway.config import BridgeSettings, EndpointSettings, SubscriptionSettings, TapSettings
+from gateway.config import BridgeSettings, BrokerSettings, EndpointSettings, SubscriptionSettings, TapSettings
 from gateway.config.base import OLD_NAME
 from gateway.core.publishing.outbox import YEAR
 from gateway.notation.logged import Logged
@@ -610,7 +610,7 @@ class Broker(Output, omit_defaults=False):
     """A named broker and the state of its links."""
 
     name: str
-    """Name of the broker in the configuration."""
+    """Name of the broker."""
     state: str
     """``connecting``, ``up``, ``blocked``, ``down``, ``failed`` or ``closed``."""
     reason: str
@@ -646,6 +646,12 @@ class Broker(Output, omit_defaults=False):
     """The last warning of the broker (channel.alert of 0-8); empty: there was none."""
     capabilities: dict[str, Any] | None
     """What the broker can do, by name; ``null`` before the first connection."""
+    read_only: bool = False
+    """Whether the configuration defines it, so that it can be changed only there."""
+    settings: BrokerSettings | UnsetType = UNSET
+    """The settings, with an empty text in place of each secret. Only callers with ``admin`` get it."""
+    secrets: list[str] | UnsetType = UNSET
+    """Which secrets are set: ``password``, ``tls.key``. Only callers with ``admin`` get it."""
 
 
 class Brokers(Output, omit_defaults=False):
@@ -1080,3 +1086,5 @@ TapBody = TapSettings
 
 EndpointBody = EndpointSettings
 """As above, for an endpoint."""
+BrokerBody = BrokerSettings
+"""As above, for a broker."""

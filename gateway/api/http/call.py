@@ -38,6 +38,7 @@ from gateway.api.http.problems import (
 )
 from gateway.api.http.routing import Route, not_text
 from gateway.bridges import BridgeSupervisor
+from gateway.broker_store import BrokerStore
 from gateway.budgets import ShareHolder
 from gateway.config import HttpSettings
 from gateway.core import Gateway
@@ -127,6 +128,7 @@ class Call:
     """Whose share of everything it takes."""
     bridges: BridgeSupervisor
     taps: TapSupervisor
+    brokers: BrokerStore | None = None
     endpoints: EndpointRegistry | None = None
     pushes: Pushes | None = None
     replays: Replays | None = None

@@ -117,6 +117,9 @@ PROBLEMS: Mapping[str, ProblemType] = {
     "endpoint_in_use": ProblemType(
         409, "Subscriptions push to the endpoint", "Delete the subscriptions that detail names, or change their `push`."
     ),
+    "broker_in_use": ProblemType(
+        409, "Something works with the broker", "Delete what detail names, or have it use another broker."
+    ),
     "read_only": ProblemType(409, "Defined by the configuration file", "Change it in the file."),
     "etag_mismatch": ProblemType(412, "The resource was changed in between", "Read it again; repeat with its ETag."),
     "reload_refused": ProblemType(422, "The new configuration is not taken", "See detail; nothing has changed."),

@@ -1,17 +1,24 @@
-"""``/v1/brokers``: the named brokers, and what they really speak."""
+"""``/v1/brokers``: the named brokers, what they really speak, and those that are defined over HTTP. Secrets come in and
+are not shown again."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from starlette.responses import Response
 
-from gateway.api.about.schemas import Broker, Brokers, PageQuery, ProbeAttempt, ProbeResult
-from gateway.api.http.call import Call, answer, page_headers
-from gateway.api.http.problems import printable, wrong_parameter
+from gateway.api.about.schemas import Broker, BrokerBody, Brokers, PageQuery, ProbeAttempt, ProbeResult
+from gateway.api.http.call import Call, answer, if_match, invalid_setting, no_content, page_headers
+from gateway.api.http.problems import ApiProblem, printable, wrong_parameter
 from gateway.api.http.routing import Route, Scope
+from gateway.api.resources.patching import MEDIA, PATCHING, Patch, patched
+from gateway.broker_store import BrokerResource, BrokerStore
+from gateway.config import parse_broker_url
+from gateway.core.broker_documents import take_out
+from gateway.errors import EncodeError, EtagMismatch, Unsupported
+from gateway.runtime.clock import clock
 from gateway.session import Capabilities
 from gateway.upstreams import Upstream, probe
 
@@ -19,24 +26,63 @@ from gateway.upstreams import Upstream, probe
 async def list_brokers(call: Call) -> Response:
     """A page of those that the caller may see, in the order of the configuration."""
     query = call.query(PageQuery)
-    names = [name for name in call.gateway.brokers if call.principal.sees(name)]
+    known = call.gateway.brokers if call.brokers is None else call.brokers.names()
+    names = [name for name in known if call.principal.sees(name)]
     if query.cursor and query.cursor not in names:
         raise wrong_parameter("cursor", "it was not given by a page of this list")
     start = names.index(query.cursor) + 1 if query.cursor else 0
     page = names[start : start + query.limit]
     cursor = page[-1] if start + query.limit < len(names) else None
-    body = Brokers(brokers=[_describe(call.gateway.brokers[name]) for name in page])
+    body = Brokers(brokers=[_describe(call, name) for name in page])
     return answer(body, headers=page_headers(call, cursor, limit=query.limit))
 
 
 async def get_broker(call: Call) -> Response:
-    """One of them."""
-    return answer(_describe(call.gateway.broker(call.names["broker"])))
+    """One of them; for admins with its settings and ETag."""
+    return _answer(call, call.names["broker"])
+
+
+async def put_broker(call: Call) -> Response:
+    """Create or replace."""
+    return await _store(call, call.names["broker"], await call.json(BrokerBody), if_match(call))
+
+
+async def patch_broker(call: Call) -> Response:
+    """Change some settings. Secrets are as a GET shows them, so that they stay."""
+    name = call.names["broker"]
+    found = _all(call).get(name)
+    shown, _ = take_out(found.settings)
+    return await _store(call, name, *await patched(call, f"the broker {name!r}", shown, found.etag))
+
+
+async def _store(call: Call, name: str, settings: BrokerBody, match: str | None) -> Response:
+    try:
+        _, created = await _all(call).put(name, settings, match)
+    except EtagMismatch as error:
+        if match is None:
+            raise ApiProblem("precondition_required", f"{error}; send If-Match to replace them") from None
+        raise
+    except EncodeError as error:
+        raise invalid_setting(error) from None
+    return _answer(call, name, 201 if created else 200)
+
+
+async def delete_broker(call: Call) -> Response:
+    """Delete, unless something works with it."""
+    await _all(call).delete(call.names["broker"], if_match(call))
+    return no_content()
+
+
+def _all(call: Call) -> BrokerStore:
+    if call.brokers is None:
+        raise Unsupported("this gateway changes no brokers")
+    return call.brokers
 
 
 async def probe_broker(call: Call) -> Response:
     """Try each version on connections of their own."""
-    found = await probe(call.gateway.broker(call.names["broker"]).settings)
+    upstream = call.gateway.broker(call.names["broker"])
+    found = await probe(upstream.settings, resolve=upstream.resolve)
     attempts = [
         ProbeAttempt(
             version=attempt.version.value,
@@ -55,7 +101,37 @@ async def probe_broker(call: Call) -> Response:
     return answer(ProbeResult(host=found.host, port=found.port, versions=versions, attempts=attempts))
 
 
-def _describe(upstream: Upstream) -> Broker:
+def _answer(call: Call, name: str, status: int = 200) -> Response:
+    headers = {}
+    if call.brokers is not None and call.principal.admin:
+        headers["etag"] = f'"{call.brokers.get(name).etag}"'
+    return answer(_describe(call, name), status, headers)
+
+
+def _describe(call: Call, name: str) -> Broker:
+    defined = None if call.brokers is None else call.brokers.get(name)
+    if defined is None:
+        return _of_links(call.gateway.broker(name))
+    shown = _unusable(defined) if defined.trouble else _of_links(call.gateway.broker(name))
+    shown.read_only = defined.read_only
+    if call.principal.admin:
+        settings, secrets = take_out(defined.settings)
+        shown.settings, shown.secrets = settings, sorted(secrets)
+    return shown
+
+
+def _unusable(defined: BrokerResource) -> Broker:
+    """A broker of the ledger whose settings cannot be used here, so that it has no links."""
+    url = parse_broker_url(defined.settings.url)
+    return Broker(
+        name=defined.name, state="failed", reason=printable(defined.trouble), code="configuration", version=None,
+        product="", product_version="", host=url.host, port=url.port, virtual_host=printable(url.virtual_host),
+        since=moment(clock.now()), publishing=False, consuming=False, pending=0, leases=0, found="", alert="",
+        capabilities=None,
+    )  # fmt: skip
+
+
+def _of_links(upstream: Upstream) -> Broker:
     status = upstream.status()
     return Broker(
         name=status.name,
@@ -95,13 +171,19 @@ def moment(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
+_PATH: Final = "/v1/brokers/{broker}"
+_CHANGE: Final = (
+    "malformed_json", "invalid_request", "unsupported_media_type", "invalid_value", "address_denied", "read_only",
+    "precondition_required", "etag_mismatch", "invalid_parameter", "ledger_unavailable",
+)  # fmt: skip
+
 ROUTES = (
     Route(
         "GET", "/v1/brokers", "list_brokers", "List brokers", list_brokers, Scope.BROKERS,
         {200: ("A page.", Brokers)}, query=PageQuery, codes=("invalid_parameter",), tag="brokers",
     ),
     Route(
-        "GET", "/v1/brokers/{broker}", "get_broker", "Read a broker's state", get_broker, Scope.BROKER_SEEN,
+        "GET", _PATH, "get_broker", "Read a broker's state", get_broker, Scope.BROKER_SEEN,
         {200: ("The broker, its negotiated version and its capabilities.", Broker)}, codes=("broker_not_found",),
         tag="brokers",
     ),
@@ -109,6 +191,30 @@ ROUTES = (
         "POST", "/v1/brokers/{broker}:probe", "probe_broker", "Find the versions that a broker speaks",
         probe_broker, Scope.ADMIN,
         {200: ("Each version, tried on a connection of its own.", ProbeResult)}, codes=("broker_not_found",),
+        tag="brokers",
+    ),
+    Route(
+        "PUT", _PATH, "put_broker", "Create or replace a broker", put_broker, Scope.ADMIN,
+        {200: ("Replaced, or unchanged.", Broker), 201: ("Created. The gateway connects now.", Broker)},
+        body=BrokerBody, headers=("If-Match",), codes=(*_CHANGE, "limit_exceeded", "overloaded"),
+        description=(
+            "Replacing other settings needs `If-Match` with the ETag that was read; the same settings do not. A secret "
+            "that is not given stays as it is, unless it would go to another place than before: then it must be given "
+            "again. Files cannot be named here. A broker that is up stays so until the links of the new settings are "
+            "up or have failed; what has begun ends on the old links."
+        ),
+        tag="brokers",
+    ),
+    Route(
+        "PATCH", _PATH, "patch_broker", "Change some settings of a broker", patch_broker, Scope.ADMIN,
+        {200: ("Changed.", Broker)}, body=Patch, media=MEDIA, headers=("If-Match",),
+        codes=("broker_not_found", *_CHANGE, "limit_exceeded", "overloaded"), description=PATCHING, tag="brokers",
+    ),
+    Route(
+        "DELETE", _PATH, "delete_broker", "Delete a broker", delete_broker, Scope.ADMIN,
+        {204: ("Deleted. Nothing worked with it.", None)}, headers=("If-Match",),
+        codes=("broker_not_found", "broker_in_use", "read_only", "etag_mismatch", "invalid_parameter",
+               "ledger_unavailable", "overloaded"),
         tag="brokers",
     ),
 )  # fmt: skip

@@ -323,7 +323,9 @@ class _Broker:
                 "rabbitmqctl set_permissions -p VHOST USER.",
             )  # fmt: skip
         elif ended.reason is CloseReason.AUTHENTICATION:
-            source = f"password_file {self.settings.password_file}" if self.settings.password_file else "the URL"
+            source = "`password`" if self.settings.password else "the URL"
+            if self.settings.password_file:
+                source = f"password_file {self.settings.password_file}"
             local = "localhost" in low or "loopback" in low
             self.report.fail(
                 "broker.login", self.where, f"it refuses the login {url.user}: {said}",

@@ -12,7 +12,7 @@ import os
 import sqlite3
 import stat
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -23,6 +23,7 @@ from gateway.commands.doctor.files import database_of, nearest, who, writable
 from gateway.commands.doctor.findings import Report
 from gateway.commands.doctor.network import Unreachable, addresses
 from gateway.config import Config, broker_names
+from gateway.core.broker_documents import BROKER_RESOURCE
 from gateway.errors import ConfigurationError
 from gateway.exits import DAMAGED, USAGE
 from gateway.ledger.db.engine import NETWORK_FILESYSTEMS, Database, filesystem_of
@@ -54,15 +55,17 @@ STATES: Final[dict[str, tuple[str, str]]] = {
     "57P03": ("it is starting or stopping", "Wait a moment."),
 }
 """SQLSTATE -> what it means, what to do."""
-SEALED: Final = "SELECT spec FROM resources WHERE kind IN ('endpoint', 'endpoint-state') LIMIT 20000"
+SEALED: Final = "SELECT spec FROM resources WHERE kind IN ('endpoint', 'endpoint-state', 'broker') LIMIT 20000"
 """Documents with secrets in them."""
 KEYS: Final = (
     "SELECT id, client, scopes FROM api_keys WHERE revoked_at = 0 AND (expires_at = 0 OR expires_at > ?)"
     " ORDER BY client, id LIMIT 20000"
 )
 """Live keys of callers."""
-RESOURCES: Final = "SELECT kind, name, spec FROM resources WHERE kind IN ('subscription', 'bridge', 'tap') LIMIT 20000"
-"""What names brokers."""
+RESOURCES: Final = (
+    "SELECT kind, name, spec FROM resources WHERE kind IN ('subscription', 'bridge', 'tap', 'broker') LIMIT 20000"
+)
+"""What names brokers, and brokers."""
 FAILED_ONCE: Final = "SELECT subscription FROM deliveries WHERE status = 0 AND attempt > 0 LIMIT 10000"
 """Of each message that waits after an attempt, its subscription."""
 STORED_SCOPES_MAX: Final = 20
@@ -139,7 +142,7 @@ def _sealed(report: Report, config: Config, specs: Iterable[bytes]) -> None:
         text = ", ".join(f"{number} with the key {name}" for name, number in sorted(missing.items()))
         report.fail(
             "files.secret", f"ledger.secrets_file {file}", f"the ledger has secrets that it does not open: {text}",
-            why="Their endpoints get nothing until the key is there, or the secrets are set again.",
+            why="Their endpoints and brokers are not called until the key is there, or the secrets are set again.",
             do="Put the file back with which they were sealed, as one more line: gateway secrets list.",
         )  # fmt: skip
     elif found:
@@ -147,13 +150,15 @@ def _sealed(report: Report, config: Config, specs: Iterable[bytes]) -> None:
 
 
 def _stored_resources(
-    report: Report, config: Config, rows: Iterable[tuple[object, ...]], tried: Iterable[tuple[object, ...]]
+    report: Report, config: Config, rows: Sequence[tuple[object, ...]], tried: Iterable[tuple[object, ...]]
 ) -> None:
     """What the ledger defines: whether its brokers are configured, and whether pushed messages wait after a failure.
     ``rows``: kind, name and document; ``tried``: for each message that was tried, the name of its subscription."""
-    brokers, missing, count = broker_names(config), list[tuple[str, str]](), 0
+    brokers, missing, count = _brokers(config, rows), list[tuple[str, str]](), 0
     pushed = {name: settings.push for name, settings in config.subscriptions.items()}
     for kind, raw, spec in rows:
+        if kind == BROKER_RESOURCE:
+            continue
         name, count = _text(raw), count + 1
         with suppress(ValueError, AttributeError):
             document = json.loads(bytes(spec))  # type: ignore[call-overload]
@@ -186,14 +191,19 @@ def _stored_resources(
         )  # fmt: skip
 
 
+def _brokers(config: Config, rows: Iterable[tuple[object, ...]]) -> frozenset[str]:
+    """The brokers of the configuration, and those of the ledger. ``rows``: kind, name and document."""
+    return broker_names(config).union(_text(name) for kind, name, _ in rows if kind == BROKER_RESOURCE)
+
+
 def _text(name: object) -> str:
     """A name as the ledger has it, as text."""
     return bytes(name).decode("utf-8", "replace")  # type: ignore[call-overload, no-any-return]
 
 
-def _stored_scopes(report: Report, config: Config, rows: Iterable[tuple[object, ...]]) -> None:
+def _stored_scopes(report: Report, brokers: Collection[str], rows: Iterable[tuple[object, ...]]) -> None:
     """Scopes of live keys of the ledger that can match nothing, a few of them by name. A broker may have gone since."""
-    brokers, found = broker_names(config), list[tuple[str, str, str]]()
+    found = list[tuple[str, str, str]]()
     for key, client, scopes in rows:
         with suppress(ValueError, TypeError):
             for scope in json.loads(bytes(scopes)):  # type: ignore[call-overload]
@@ -268,7 +278,7 @@ def _sqlite(report: Report, config: Config, path: Path) -> None:
     report.ok("ledger.reach", where, "it can be read")
     _revision(report, where, int(rows[0][0]) if rows else 0, by_itself=True)
     _sealed(report, config, (bytes(spec) for (spec,) in specs))
-    _stored_scopes(report, config, keys)
+    _stored_scopes(report, _brokers(config, found), keys)
     _stored_resources(report, config, found, tried)
 
 
@@ -469,8 +479,8 @@ def _rights(report: Report, config: Config, connection: psycopg.Connection[Any],
         specs = connection.execute(SEALED).fetchall()
         _sealed(report, config, (bytes(spec) for (spec,) in specs))
         keys = connection.execute(KEYS.replace("?", "%s").encode(), (int(clock.now() * 1e6),)).fetchall()
-        _stored_scopes(report, config, keys)
         resources = connection.execute(RESOURCES).fetchall()
+        _stored_scopes(report, _brokers(config, resources), keys)
         _stored_resources(report, config, resources, connection.execute(FAILED_ONCE).fetchall())
         holders = connection.execute(
             "SELECT owner FROM shards WHERE owner IS NOT NULL"

@@ -235,6 +235,7 @@ def _rights(report: Report, path: str, config: Config) -> None:
 def _in_the_file(config: Config) -> Iterator[bool]:
     yield any(password_in(broker.url) and not broker.password_file for broker in config.brokers.values())
     yield any(password_in(broker.management) for broker in config.brokers.values())
+    yield any(broker.password or broker.tls.key for broker in config.brokers.values())
     yield any(key.key for key in config.api_keys)
     yield any(endpoint.auth.secret or endpoint.tls.key for endpoint in config.endpoints.values())
 
@@ -260,7 +261,7 @@ def secrets_of(config: Config) -> Iterator[str]:
         yield password_in(url)
         yield unquote(password_in(url))
     for broker in config.brokers.values():
-        yield _text_of(broker.password_file)
+        yield from (broker.password, broker.tls.key, _text_of(broker.password_file))
     for key in config.api_keys:
         yield key.key
         yield _text_of(key.key_file)

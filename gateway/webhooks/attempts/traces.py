@@ -6,7 +6,7 @@ a trace of its own, and is linked to theirs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gateway.core.traces import receiving
@@ -21,9 +21,10 @@ from gateway.webhooks.endpoint import Endpoint
 class PushTraces:
     """What makes them."""
 
-    def __init__(self, tracer: Tracer, brokers: Mapping[str, Upstream]) -> None:
+    def __init__(self, tracer: Tracer, find: Callable[[str], Upstream | None]) -> None:
+        """``find``: a broker by name, as it is now."""
         self._tracer = tracer
-        self._brokers = brokers
+        self._find = find
 
     def begin(self, endpoint: Endpoint, items: Sequence[PushedMessage]) -> PushTrace:
         """A request begins."""
@@ -40,7 +41,7 @@ class PushTraces:
         if span is None:
             return PushTrace(None, None, self._headers(endpoint, parent))
         span.attributes = receiving(
-            row, self._brokers.get(first.broker), first.exchange, first.routing_key, first.queue, first.message_id,
+            row, self._find(first.broker), first.exchange, first.routing_key, first.queue, first.message_id,
             sum(len(item.message.body) for item in items),
         )  # fmt: skip
         span.attributes[names.ENDPOINT] = endpoint.name

@@ -1,8 +1,9 @@
 """All sealed secrets of a ledger: which keys they are sealed with, and how they come under another one.
 
-Secrets are in two kinds of documents (:mod:`gateway.webhooks.settings.documents`): of an endpoint, its settings'
-secrets as one text, and its signing keys one by one. A document that somebody else changes meanwhile is read again. The
-MACs of API keys, whose keys are derived from the same, are made again with them.
+Secrets are in three kinds of documents. Of an endpoint (:mod:`gateway.webhooks.settings.documents`): its settings'
+secrets as one text, and its signing keys one by one. Of a broker (:mod:`gateway.core.broker_documents`): its settings'
+secrets as one text. A document that somebody else changes meanwhile is read again. The MACs of API keys, whose keys are
+derived from the same, are made again with them.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any, Final
 import msgspec
 import sqlalchemy as sa
 
+from gateway.core.broker_documents import BROKER_RESOURCE, BrokerDocument, purpose_of_broker
 from gateway.errors import ConfigurationError, EtagMismatch
 from gateway.ledger import Ledger, ResourceRecord, resources
 from gateway.ledger.access.api_keys import mac_keys
@@ -22,6 +24,8 @@ from gateway.webhooks.settings.endpoints import ENDPOINT_RESOURCE, STATE
 from gateway.webhooks.settings.keys import purpose_of
 from gateway.webhooks.settings.secrets import Seals, key_of
 
+KINDS: Final = (ENDPOINT_RESOURCE, STATE, BROKER_RESOURCE)
+"""Resources that have secrets."""
 PAGE: Final = 100
 TRIES: Final = 10
 """How often a document is tried that others change."""
@@ -37,7 +41,7 @@ def used(connection: sa.Connection) -> Counter[str]:
         found[key_of(sealed)] += 1
         return sealed
 
-    for kind in (ENDPOINT_RESOURCE, STATE):
+    for kind in KINDS:
         cursor: str | None = None
         while True:
             page, cursor = resources.page(connection, kind, cursor, PAGE)
@@ -50,8 +54,8 @@ def used(connection: sa.Connection) -> Counter[str]:
 
 
 async def rotate(ledger: Ledger, seals: Seals) -> tuple[int, list[str]]:
-    """Bring all secrets under the key that seals; how many were not, and of which endpoints some could not be opened:
-    these stay as they are.
+    """Bring all secrets under the key that seals; how many were not, and of which endpoints and brokers
+    some could not be opened: these stay as they are.
 
     Raises:
         LedgerUnavailable: some are done, and it can be begun again.
@@ -98,6 +102,14 @@ def _renewed(kind: str, resource: ResourceRecord, renew: Renew) -> dict[str, Any
                 spec.sealed = renew(purposes_of(resource.name, spec.settings), spec.sealed)
                 return {**resource.spec, "sealed": spec.sealed}
             return dict(resource.spec)
+        if kind == BROKER_RESOURCE:
+            broker = msgspec.convert(resource.spec, BrokerDocument)
+            if not broker.sealed:
+                return dict(resource.spec)
+            return {
+                **resource.spec,
+                "sealed": renew((purpose_of_broker(resource.name, broker.settings),), broker.sealed),
+            }
         state = msgspec.convert(resource.spec, EndpointStateDocument)
     except msgspec.ValidationError as error:
         raise ConfigurationError(f"it is of another release: {error}") from None
@@ -110,7 +122,7 @@ def _renewed(kind: str, resource: ResourceRecord, renew: Renew) -> dict[str, Any
 
 
 async def _all(ledger: Ledger) -> AsyncIterator[tuple[str, ResourceRecord]]:
-    for kind in (ENDPOINT_RESOURCE, STATE):
+    for kind in KINDS:
         cursor: str | None = None
         while True:
             page, cursor = await ledger.list_resources(kind, cursor, PAGE)

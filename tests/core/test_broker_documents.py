@@ -1,0 +1,108 @@
+"""Brokers as the ledger keeps them: which settings are secrets, and what they are sealed for."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from gateway.config import BrokerSettings, TlsSettings, check_broker
+from gateway.core.broker_documents import (
+    check_put,
+    keep_secrets,
+    normal_form,
+    purpose_of_broker,
+    put_back,
+    take_out,
+)
+from gateway.errors import EncodeError
+
+CERTIFICATE = "-----BEGIN CERTIFICATE-----"
+TLS = TlsSettings(cert=CERTIFICATE, key="a key")
+
+
+@pytest.mark.parametrize(
+    ("url", "shown", "password"),
+    [
+        ("amqp://shop:secret@h:1/v?version=0-8", "amqp://shop@h:1/v?version=0-8", "secret"),
+        ("amqp://shop:a%2Fb%25@[::1]/", "amqp://shop@[::1]/", "a/b%"),
+        ("amqp://a%40b:secret@h/", "amqp://a%40b@h/", "secret"),
+        ("amqp://:secret@h/", "amqp://@h/", "secret"),
+        ("amqp://shop@h/", "amqp://shop@h/", ""),
+        ("amqp://shop:@h/", "amqp://shop:@h/", ""),
+        ("amqp://h/", "amqp://h/", ""),
+    ],
+)
+def test_the_password_leaves_the_url(url: str, shown: str, password: str) -> None:
+    found = normal_form(BrokerSettings(url=url))
+    assert (found.url, found.password) == (shown, password)
+    assert normal_form(found) == found
+
+
+def test_secrets_are_taken_out_and_put_back() -> None:
+    settings = BrokerSettings(url="amqps://shop@h/", password="secret", tls=TLS)
+    shown, secrets = take_out(settings)
+    assert secrets == {"password": "secret", "tls.key": "a key"}
+    assert "secret" not in str(shown)
+    assert put_back(shown, secrets) == settings
+    assert purpose_of_broker("a", shown) == purpose_of_broker("a", settings) != purpose_of_broker("b", shown)
+
+
+def test_a_purpose_names_every_place() -> None:
+    settings = BrokerSettings(url="amqp://shop@h/")
+    others = [
+        {"url": "amqps://shop@h/"}, {"url": "amqp://other@h/"}, {"url": "amqp://shop@other/"},
+        {"url": "amqp://shop@h:1/"}, {"hosts": ("b",)}, {"redirect_hosts": ("b",)}, {"mechanisms": ("PLAIN",)},
+        {"allow_plain_without_tls": True}, {"tls": TlsSettings(ca="x")}, {"tls": TlsSettings(server_name="x")},
+        {"tls": TlsSettings(dangerous_disable_verification=True)}, {"management": "http://h:15672"},
+        {"management": "http://other@h:15672"},
+    ]  # fmt: skip
+    purposes = {purpose_of_broker("a", msgspec.structs.replace(settings, **each)) for each in [{}, *others]}
+    assert len(purposes) == len(others) + 1
+    same = msgspec.structs.replace(settings, heartbeat=1.0, url="amqp://shop@h/other")
+    assert purpose_of_broker("a", same) == purpose_of_broker("a", settings)
+
+
+def test_a_key_stays_with_its_certificate() -> None:
+    before = BrokerSettings(url="amqps://shop@h/", tls=TLS)
+    kept = keep_secrets(msgspec.structs.replace(before, tls=TlsSettings(cert=CERTIFICATE)), before)
+    assert kept.tls.key == "a key"
+    with pytest.raises(EncodeError, match=r"^tls.key: it must be given again"):
+        keep_secrets(msgspec.structs.replace(before, tls=TlsSettings(cert="another")), before)
+    assert keep_secrets(BrokerSettings(url="amqps://shop@h/"), before).tls == TlsSettings()
+    assert keep_secrets(before, None) == before
+
+
+def test_the_password_of_the_management_api_is_a_secret() -> None:
+    settings = BrokerSettings(url="amqp://shop@h/", management="https://watcher:a%2Fb@h:15672/api")
+    shown, secrets = take_out(settings)
+    assert (shown.management, secrets) == ("https://watcher@h:15672/api", {"management": settings.management})
+    assert put_back(shown, secrets) == settings
+    assert keep_secrets(shown, settings) == settings
+    for other in ("https://watcher@elsewhere:15672/api", "https://another@h:15672/api", ""):
+        changed = msgspec.structs.replace(shown, management=other)
+        assert keep_secrets(changed, settings) == changed, "the password goes nowhere else"
+
+
+@pytest.mark.parametrize(
+    ("settings", "wrong"),
+    [
+        ({"url": "amqp://a:b@h/", "password": "c"}, "password: the URL has another one"),
+        ({"password": "c", "password_file": "f"}, "password: it is given as a text and as a file"),
+        ({"tls": TlsSettings(ca="x", ca_file="y")}, "tls.ca: it is given as a text and as a file"),
+        ({"tls": TlsSettings(ca="\u00e9")}, "tls.ca: PEM is ASCII"),
+        ({"tls": TlsSettings(cert="PRIVATE KEY", key="k")}, "tls.cert: there is a private key in it"),
+        ({"tls": TlsSettings(key="k")}, "tls.key: a key without a certificate"),
+        ({"hosts": ("a/b",)}, "hosts: host 'a/b'"),
+        ({"reconnect_min": 5.0, "reconnect_max": 1.0}, "reconnect_max is 1, less than reconnect_min = 5"),
+        ({"url": "x"}, "url: broker URL: scheme"),
+        ({"management": "x"}, "management: management URL: scheme"),
+    ],
+)
+def test_what_is_wrong_anywhere(settings: dict[str, object], wrong: str) -> None:
+    made = BrokerSettings(**{"url": "amqp://a@h/", **settings})  # type: ignore[arg-type]
+    found = check_broker(made)
+    assert found is not None
+    assert found.startswith(wrong)
+    with pytest.raises(EncodeError):
+        check_put(made)
+    assert check_broker(BrokerSettings(url="amqp://a:b@h/", password="b")) is None
