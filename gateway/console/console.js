@@ -19,7 +19,7 @@ const consumes = () => may("consume") || may("subscribe");
 
 // Path of a view -> the key that leads there behind `g`, and who is offered it.
 const NAV = [
-  [null, [["", "h", () => true], ["brokers", "o", onBrokers], ["queues", "q", () => may("broker") || isAdmin()]]],
+  [null, [["", "h", () => true], ["brokers", "o", onBrokers], ["queues", "q", () => may("broker") || may("consume")]]],
   ["messages", [["messages", "m", () => may("history")], ["publish", "p", () => mayPublish()], ["dead", "d", isAdmin], ["schedules", "s", () => mayPublish()], ["events", "v", () => may("history")]]],
   ["resources", [["subscriptions", "u", consumes], ["endpoints", "e", () => may("endpoint")], ["bridges", "b", isAdmin], ["taps", "t", isAdmin], ["replays", "r", isAdmin]]],
   ["access", [["keys", "k", isAdmin], ["audit", "a", isAdmin], ["me", "i", () => true]]],

@@ -1,7 +1,7 @@
 // Brokers, their queues, and one queue: what is in it, who takes from it, and what can be done.
 
-import { bare, decoded, html, nameText, segment, span, useEffect, useMemo, useRef, useState, visible } from "./base.js";
-import { all, may, mayPublish, request, isAdmin, usePoll } from "./api.js";
+import { bare, decoded, html, nameText, quoted, segment, span, useEffect, useRef, useState, visible } from "./base.js";
+import { all, may, mayPublish, page, request, isAdmin, usePoll } from "./api.js";
 import { filter, go, link, route } from "./route.js";
 import {
   Action, Empty, Facts, Json, Name, Num, Problem, Same, Search, Select, State, Table, Time, View, ask, tell,
@@ -65,87 +65,80 @@ export function BrokerPage({ raw }) {
 
 // ---------------------------------------------------------------------------------------------- queues
 
-// What the broker says of a queue, asked for those in sight, a few at a time.
-const waiting = [];
-let asking = 0;
+const PAGE = 500;
 
-function ask_(job) {
-  waiting.push(job);
-  const step = () => {
-    while (asking < 4 && waiting.length) {
-      asking += 1;
-      waiting.pop()().finally(() => { asking -= 1; step(); });
-    }
-  };
-  step();
-}
-
-const seen = new Map();
-const KEPT = 5000; // milliseconds
-
-function Live({ broker, name, field }) {
-  const path = `/v1/brokers/${segment(broker)}/queues/${segment(name)}`;
-  const [value, setValue] = useState(seen.get(path));
+// A value that has not changed for a moment: what is typed is not asked for letter by letter.
+function useCalm(value) {
+  const [calm, setCalm] = useState(value);
   useEffect(() => {
-    let live = true;
-    const read = () => {
-      let entry = seen.get(path);
-      if (!entry || Date.now() - entry.at > KEPT) {
-        entry = { at: Date.now(), data: entry?.data, error: entry?.error, ready: null };
-        seen.set(path, entry);
-        if (seen.size > 5000) seen.delete(seen.keys().next().value);
-        entry.ready = new Promise((resolve) => {
-          ask_(() => request("GET", path).then(({ data }) => { entry.data = data; entry.error = null; }, (error) => { entry.error = error; }).then(resolve));
-        });
-      }
-      entry.ready.then(() => live && setValue({ ...entry }));
-    };
-    read();
-    const timer = setInterval(read, 10_000);
-    return () => { live = false; clearInterval(timer); };
-  }, [path]);
-  if (value?.error) return html`<span class="quiet" title=${visible(value.error.message)}>${field === "messages" ? words.unreadable : "–"}</span>`;
-  return html`<${Num} value=${value?.data?.[field]} />`;
+    const timer = setTimeout(() => setCalm(value), 150);
+    return () => clearTimeout(timer);
+  }, [value]);
+  return calm;
 }
 
 export function Queues() {
   const query = route.value.query;
-  const sought = query.get("q") ?? "";
-  const only = query.get("broker") ?? "";
-  const brokers = usePoll("/v1/brokers?limit=1000", 30_000);
-  const names = (brokers.data?.brokers ?? []).map((each) => each.name).filter((each) => may("broker", each));
-  const wanted = names.filter((each) => !only || each === only);
-  const feed = usePoll(names.length ? `queues ${wanted.join("\n")}` : null, 30_000, async (_, partial) => {
-    const found = [];
-    for (const broker of wanted) {
-      const rows = await all(`/v1/brokers/${segment(broker)}/queues?limit=1000`, "queues", {
-        onPage: (some) => partial([...found, ...some.map((each) => ({ ...each, broker }))]),
-      });
-      found.push(...rows.map((each) => ({ ...each, broker })));
+  const typed = query.get("q") ?? "";
+  const search = useCalm(unescaped(typed));
+  const broker = query.get("broker") ?? "";
+  const sort = query.get("sort") in words.sorts ? query.get("sort") : "name";
+  const given = Object.entries({ search, broker, sort }).filter(([, value]) => value !== "");
+  const path = `/v1/queues?${new URLSearchParams([...given, ["limit", PAGE]])}`;
+  const [pages, setPages] = useState({ path, count: 1 });
+  const count = pages.path === path ? pages.count : 1;
+  const feed = usePoll(`${path}#${count}`, 5000, async () => {
+    const rows = new Map();
+    let answer = { next: path };
+    for (let number = 0; number < count && answer.next; number += 1) {
+      answer = await page(answer.next);
+      for (const row of answer.data.queues) rows.set(keyOf(row), row);
     }
-    return found;
+    return { ...answer.data, rows: [...rows.values()], more: Boolean(answer.next) };
   });
-  const rows = useMemo(() => {
-    const low = sought.toLowerCase();
-    return (feed.data ?? []).filter((row) => nameText(row.name).toLowerCase().includes(low));
-  }, [feed.data, sought]);
-  return html`<${View} title=${text.nav.queues} feed=${names.length ? feed : brokers}
-    actions=${names.length > 0 && html`<a class="button primary" href=${link("queues/new", { broker: only })}>${words.declare}</a>`}>
-    <div class="bar"><${Search} label=${words.find} value=${sought} onInput=${(q) => filter({ q })} />
-      <${Select} label=${text.broker} value=${only} onChange=${(broker) => filter({ broker })}
-        options=${[["", text.all], ...names.map((each) => [each, each])]} />
-      <span class="quiet">${text.shown(rows.length, feed.data?.length ?? 0)}</span></div>
-    <p class="note">${words.partial} <${Other} brokers=${names} /></p>
-    ${feed.data && html`<${Table} label=${text.nav.queues} rows=${rows} keyOf=${(row) => `${row.broker}/${nameText(row.name)}`}
-      empty=${sought ? text.nothingFound : words.none} open=${(row) => link(`queues/${segment(row.broker)}/${segment(row.name)}`)} columns=${[
-        { title: text.queue, class: "grow", show: (row) => html`<${Name} of=${row.name} />` },
-        { title: text.broker, show: (row) => html`<${Name} of=${row.broker} />` },
-        { title: words.depth, class: "r", show: (row) => html`<${Live} broker=${row.broker} name=${row.name} field="messages" />` },
-        { title: words.consumers, class: "r mid", show: (row) => html`<${Live} broker=${row.broker} name=${row.name} field="consumers" />` },
-        { title: words.features, class: "wide", show: (row) => features(row.settings).map((each) => html`<span class="tag">${each}</span> `) },
-      ]} />`}
-    <${Same} path=${`/v1/brokers/${segment(only || names[0] || "BROKER")}/queues`} cli=${`gateway queues list ${only || names[0] || "BROKER"}`} />
+  const brokers = usePoll("/v1/brokers?limit=1000", 30_000);
+  const seen = (brokers.data?.brokers ?? []).map((each) => each.name);
+  const names = seen.filter((each) => may("broker", each));
+  const found = feed.data;
+  return html`<${View} title=${text.nav.queues} feed=${feed}
+    actions=${names.length > 0 && html`<a class="button primary" href=${link("queues/new", { broker: names.includes(broker) ? broker : "" })}>${words.declare}</a>`}>
+    <div class="bar"><${Search} label=${words.find} value=${typed} onInput=${(q) => filter({ q })} />
+      <${Select} label=${text.broker} value=${broker} onChange=${(each) => filter({ broker: each })}
+        options=${[["", text.all], ...seen.map((each) => [each, each])]} />
+      <${Select} label=${words.sort} value=${sort} onChange=${(each) => filter({ sort: each })} options=${Object.entries(words.sorts)} />
+      <span class="quiet">${found && text.shown(found.rows.length, found.total)}</span></div>
+    ${found && html`<${Sources} brokers=${found.brokers} />
+      <${Table} label=${text.nav.queues} rows=${found.rows} keyOf=${keyOf} empty=${search ? text.nothingFound : words.none}
+        open=${(row) => link(`queues/${segment(row.broker)}/${segment(row.name)}`)} columns=${[
+          { title: text.queue, class: "grow", show: (row) => html`<${Name} of=${row.name} />` },
+          { title: text.broker, show: (row) => html`<${Name} of=${row.broker} />` },
+          { title: words.depth, class: "r", show: (row) => html`<${Num} value=${row.depth ?? row.ready} />` },
+          { title: words.unacknowledged, class: "r mid", show: (row) => html`<${Num} value=${row.unacknowledged} />` },
+          { title: words.consumers, class: "r mid", show: (row) => html`<${Num} value=${row.consumers} />` },
+          { title: words.incoming, class: "r mid", show: (row) => html`<${Num} value=${row.publish_rate} />` },
+          { title: words.outgoing, class: "r mid", show: (row) => html`<${Num} value=${row.deliver_rate} />` },
+          { title: words.features, class: "wide", show: (row) => features(row).map((each) => html`<span class="tag">${each}</span> `) },
+        ]} />
+      ${found.more && html`<p class="row"><button onClick=${() => setPages({ path, count: count + 1 })}>${words.more}</button></p>`}`}
+    ${names.length > 0 && html`<${Other} brokers=${names} />`}
+    <${Same} path=${path} cli=${["gateway queues find", search && quoted(search), broker && `--broker ${quoted(broker)}`, `--sort=${sort}`].filter(Boolean).join(" ")} />
   <//>`;
+}
+
+// What is typed as the console shows it, as it is: see `visible`.
+const unescaped = (typed) => typed.replace(/\\u([0-9a-f]{4})/gi, (_, code) => String.fromCharCode(parseInt(code, 16)));
+
+const keyOf = (row) => `${row.broker}/${nameText(row.name)}`;
+
+// Where the list comes from, broker by broker, and what it lacks.
+function Sources({ brokers }) {
+  const partial = brokers.filter((each) => each.partial);
+  return html`<details class="other" open=${partial.length > 0 && partial.length < 4}>
+    <summary>${words.sources(brokers.length, partial.length)}</summary>
+    <ul class="plain">${brokers.map((each) => html`<li key=${each.name}><${Name} of=${each.name} />
+      <span class=${`state ${each.partial ? "warn" : "good"}`}>${each.partial ? words.notAll : words.allOfIt}</span>
+      <span class="quiet">${words.source[each.source] ?? visible(each.source)}, ${words.asOf} <${Time} at=${each.as_of} /></span>
+      ${each.reason && html`<span class="reason">${visible(each.reason)}</span>`}</li>`)}</ul></details>`;
 }
 
 // A queue that the list does not have: by its name.
@@ -159,15 +152,11 @@ function Other({ brokers }) {
     <button>${words.openIt}</button></form></details>`;
 }
 
-function features(settings) {
-  const found = [];
-  if (settings.durable) found.push(words.durable);
-  if (settings.auto_delete) found.push(words.autoDelete);
-  for (const [name, value] of Object.entries(settings.arguments ?? {})) {
-    const shown = name.replace(/^x-/, "");
-    found.push(visible(typeof value === "object" ? shown : `${shown}: ${value}`).slice(0, 60));
-  }
-  return found;
+function features(row) {
+  return [
+    row.type, row.state, row.durable && words.durable, row.auto_delete && words.autoDelete, row.exclusive && words.exclusive,
+    row.dead_letters && words.deadLetters(row.dead_letter_exchange === null ? "" : nameText(row.dead_letter_exchange)),
+  ].filter(Boolean).map((each) => visible(each).slice(0, 60));
 }
 
 const LIMITS = ["x-delivery-limit", "delivery-limit"];

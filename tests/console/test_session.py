@@ -93,6 +93,7 @@ def test_the_keyboard_leads_everywhere(open_console: Open, served: Served) -> No
         page.keyboard.press("g")
         page.keyboard.press(letter)
         expect(page.locator("h1")).to_have_text(title)
+    page.locator("div.bar select").first.select_option(BROKER)
     page.keyboard.press("/")
     page.keyboard.type("keyboard")
     expect(page.locator("tbody tr")).to_have_count(1)
