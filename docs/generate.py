@@ -310,7 +310,7 @@ def _limits(defaults: limits.Limits | limits.BrokerLimits) -> Iterator[str]:
 
 VERBS: Final = {
     "service": ("serve", "demo", "doctor", "migrate", "backup", "restore", "reload", "completion"),
-    "brokers": ("brokers", "probe", "fronts", "explain"),
+    "brokers": ("overview", "brokers", "probe", "fronts", "explain"),
     "queues": ("queues",),
     "topology": ("exchanges", "bindings"),
     "messages": ("publish", "scheduled", "pull", "messages", "why", "tail", "statistics"),

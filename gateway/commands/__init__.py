@@ -71,6 +71,7 @@ VERBS: Mapping[str, tuple[str, str]] = {
     "messages": ("gateway.commands.messages:messages", "Show what the ledger knows, newest first."),
     "why": ("gateway.commands.why:why", "Say what happened to one message, and what can be done."),
     "tail": ("gateway.commands.tail:tail", "Follow what happens to all messages."),
+    "overview": ("gateway.commands.overview:overview", "Show what is wrong, at a glance."),
     "statistics": ("gateway.commands.statistics:statistics", "Count events per hour."),
     "completion": ("gateway.commands.completion:completion", "Print the completion script of a shell."),
     "pipeline": (

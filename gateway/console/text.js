@@ -48,8 +48,8 @@ export const text = {
   overview: {
     title: "Overview", good: "Everything runs.",
     bad: (count) => `${many(count, "thing")} need${count === 1 ? "s" : ""} attention.`, warn: (count) => `Nothing has failed. ${many(count, "thing")} to know:`,
-    broker: "Broker", bridge: "Bridge", endpoint: "Endpoint", subscription: "Subscription", tap: "Tap",
-    stoppedBy: "It does not run: somebody paused or drained it, or it has ended.", pausedBy: "Somebody paused it.",
+    kinds: { broker: "Broker", bridge: "Bridge", endpoint: "Endpoint", subscription: "Subscription", tap: "Tap", front: "Front", replay: "Replay", dead_letters: "Dead letters", ledger: "Ledger" },
+    fronts: "Fronts", waiting: "Waiting", messages: "messages", perSecondHour: "a second, in the last hour", more: "There is more than is shown here.",
     none: "none yet", allWell: "all run", notWell: (count) => `${count} not running`, bridged: "Bridged", perSecond: "messages a second",
     hours: "The last 24 hours", published: "Published", delivered: "Delivered", forwarded: "Forwarded by bridges", failures: "Went wrong",
     nothingYet: "Nothing happened in the last 24 hours.",

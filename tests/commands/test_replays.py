@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -148,6 +149,29 @@ def test_filters_and_target_as_the_api_has_them(run: Run, canned: Canned) -> Non
     run("dlq", "redrive", "--subscription", "billing", "--url", canned.url)
     sources = [body["source"] for _, _, _, body in canned.asked if body]
     assert sources[1:] == [{"deliveries": {"ids": ["a", "b"]}}, {"deliveries": {"subscription": "billing"}}]
+
+
+def test_dead_messages_are_counted_and_deleted_by_code(run: Run, canned: Canned) -> None:
+    group = {
+        "code": "rejected", "meaning": "a consumer rejected it", "subscription": "billing", "endpoint": None,
+        "count": 7, "more": True, "first_at": "2026-01-01T00:00:00Z", "last_at": "2026-01-02T00:00:00Z",
+        "deliveries": "/v1/deliveries",
+    }  # fmt: skip
+    canned.answer(200, {"groups": [group], "more": True})
+    result = run("dlq", "groups", "--code", "rejected", "--endpoint", "hook", "--url", canned.url)
+    assert re.search(r"rejected +billing +- +7\+ .* a consumer rejected it", result.stdout)
+    assert "There are more groups" in result.output
+    assert canned.asked[-1][1] == "/v1/dead-letters?code=rejected&endpoint=hook"
+    assert json.loads(run("dlq", "groups", "--json", "--url", canned.url).stdout) == {"groups": [group], "more": True}
+    canned.answer(201, JOB)
+    given = ("--code", "rejected", "--endpoint", "hook", "--yes", "--detach")
+    result = run("dlq", "purge", *given, "--url", canned.url)
+    assert (result.exit_code, result.stdout) == (0, "r1\n")
+    source = {"deliveries": {"endpoint": "hook", "code": "rejected"}}
+    assert canned.asked[-1][3] == {"source": source, "target": {"purge": True}}
+    queue = ("--broker", "shop", "--queue", "dead", "--yes")
+    assert run("dlq", "purge", *queue, "--detach", "--url", canned.url).exit_code == 2
+    assert "--code" in run("dlq", "list", *queue[:4], "--code", "rejected", "--url", canned.url).output
 
 
 def test_a_replay_is_watched_to_its_end(run: Run, canned: Canned, monkeypatch: pytest.MonkeyPatch) -> None:

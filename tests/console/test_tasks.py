@@ -13,9 +13,14 @@ def test_1_sees_what_is_wrong_and_why(open_console: Open, served: Served) -> Non
     served.queue("overview")
     served.call("PUT", "/v1/subscriptions/watched", {"broker": BROKER, "queue": "overview"})
     served.call("POST", "/v1/subscriptions/watched:pause")
-    page = open_console()
+    page = open_console("me")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url.partition("/v1/")[2].partition("?")[0]))
+    page.goto(f"{served.url}/console#/")
     trouble = page.locator(".troubles li", has_text="watched")
     expect(trouble).to_contain_text("paused")
+    expect(trouble).to_contain_text("Somebody paused it.")
+    assert set(filter(None, asked)) <= {"overview", "statistics", "caller"}
     trouble.get_by_role("link").click()
     expect(page.locator("h1")).to_have_text("watched")
     page.get_by_role("button", name="Resume").click()

@@ -28,7 +28,7 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 @at_the_owner(BRIDGE_KIND)
 async def drain_bridge(call: Call) -> Response:
     """Forward what is there, then stop."""
-    return _HANDLERS.answer(await call.bridges.drain(call.names["bridge"]))
+    return HANDLERS.answer(await call.bridges.drain(call.names["bridge"]))
 
 
 # ------------------------------------------------------------------------------------------------ comparing
@@ -70,7 +70,7 @@ def _describe(found: BridgeStatus) -> Bridge:
     return msgspec.convert(fields, Bridge, from_attributes=True)
 
 
-_HANDLERS: Final = Handlers(
+HANDLERS: Final = Handlers(
     BRIDGE_KIND, lambda call: call.bridges, BridgeBody, Bridge, _describe, lambda found: Bridges(bridges=found)
 )
 _PATH: Final = "/v1/bridges/{bridge}"
@@ -81,17 +81,17 @@ _STATE: Final = {200: ("The bridge, as it is now; the change may take a moment."
 
 ROUTES = (
     Route(
-        "GET", "/v1/bridges", "list_bridges", "List bridges", _HANDLERS.list, Scope.ADMIN,
+        "GET", "/v1/bridges", "list_bridges", "List bridges", HANDLERS.list, Scope.ADMIN,
         {200: ("A page, by name.", Bridges)}, query=PageQuery, codes=("invalid_parameter", "ledger_unavailable"),
         tag="bridges",
     ),
     Route(
-        "GET", _PATH, "get_bridge", "Read a bridge", _HANDLERS.get, Scope.ADMIN,
+        "GET", _PATH, "get_bridge", "Read a bridge", HANDLERS.get, Scope.ADMIN,
         {200: ("The bridge: settings, state, counts, lag; its ETag is in the header.", Bridge)}, codes=_CODES,
         tag="bridges",
     ),
     Route(
-        "PUT", _PATH, "put_bridge", "Create or replace a bridge", _HANDLERS.put, Scope.ADMIN,
+        "PUT", _PATH, "put_bridge", "Create or replace a bridge", HANDLERS.put, Scope.ADMIN,
         {200: ("Replaced, or unchanged.", Bridge), 201: ("Created; it starts now.", Bridge)},
         body=BridgeBody, headers=("If-Match",),
         codes=(*_BODY, "invalid_value", "broker_not_found", "read_only", "precondition_required", "etag_mismatch",
@@ -103,25 +103,25 @@ ROUTES = (
         tag="bridges",
     ),
     Route(
-        "PATCH", _PATH, "patch_bridge", "Change some settings of a bridge", _HANDLERS.patch,
+        "PATCH", _PATH, "patch_bridge", "Change some settings of a bridge", HANDLERS.patch,
         Scope.ADMIN, {200: ("Changed.", Bridge)}, body=Patch, media=MEDIA, headers=("If-Match",),
         codes=(*_CODES, *_BODY,
                "invalid_value", "broker_not_found", "read_only", "precondition_required", "etag_mismatch",
                "invalid_parameter", "ledger_unavailable", *_OWNER), description=PATCHING, tag="bridges",
     ),
     Route(
-        "DELETE", _PATH, "delete_bridge", "Delete a bridge", _HANDLERS.delete, Scope.ADMIN,
+        "DELETE", _PATH, "delete_bridge", "Delete a bridge", HANDLERS.delete, Scope.ADMIN,
         {204: ("Deleted. Messages that it had not forwarded are at the source.", None)}, headers=("If-Match",),
         codes=(*_CODES, *_OWNER, "read_only", "etag_mismatch", "invalid_parameter"), tag="bridges",
     ),
     Route(
-        "POST", f"{_PATH}:pause", "pause_bridge", "Pause a bridge", _HANDLERS.pause, Scope.ADMIN, _STATE,
+        "POST", f"{_PATH}:pause", "pause_bridge", "Pause a bridge", HANDLERS.pause, Scope.ADMIN, _STATE,
         codes=(*_CODES, *_OWNER),
         description="It takes nothing more from its source until it is resumed, also after a restart of the gateway.",
         tag="bridges",
     ),
     Route(
-        "POST", f"{_PATH}:resume", "resume_bridge", "Resume a bridge", _HANDLERS.resume, Scope.ADMIN, _STATE,
+        "POST", f"{_PATH}:resume", "resume_bridge", "Resume a bridge", HANDLERS.resume, Scope.ADMIN, _STATE,
         codes=(*_CODES, *_OWNER), description="After a pause, a drain or its end.", tag="bridges",
     ),
     Route(

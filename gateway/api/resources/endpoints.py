@@ -72,6 +72,15 @@ async def list_endpoints(call: Call) -> Response:
     )
 
 
+async def first_endpoints(call: Call, most: int) -> tuple[list[Endpoint], bool]:
+    """The first of those that the caller may see, at most so many, and whether there are more."""
+    if call.principal.may("endpoint", "", "*"):
+        page, cursor = await _all(call).page(None, most)
+        return await _listed(call, page[:most]), cursor is not None or len(page) > most
+    own = await _own(call)
+    return await _listed(call, own[:most]), len(own) > most
+
+
 async def _listed(call: Call, page: Sequence[endpoints.Endpoint]) -> list[Endpoint]:
     """Those of a page. What waits is counted for the first of those that get nothing or fail."""
     described, counted = [], 0

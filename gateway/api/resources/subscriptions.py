@@ -84,6 +84,12 @@ async def list_subscriptions(call: Call) -> Response:
     return answer(body, headers=page_headers(call, cursor, limit=query.limit))
 
 
+async def first_subscriptions(call: Call, most: int) -> tuple[list[Subscription], bool]:
+    """The first of those that the caller may see, at most so many, and whether there are more."""
+    found, cursor = await _visible(call, None, most)
+    return [_describe(call, item) for item in found[:most]], cursor is not None or len(found) > most
+
+
 async def _visible(call: Call, cursor: str | None, limit: int) -> tuple[list[SubscriptionResource], str | None]:
     """Those whose queue the caller has a scope for, and the cursor behind them: the name of one of them. There is none
     where only those follow that the caller may not see."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, Generic, TypeVar
 from urllib.parse import quote
@@ -71,6 +71,11 @@ class Handlers(Generic[D]):
         page, cursor = await self._supervisor(call).page(query.cursor or None, query.limit)
         found = await asyncio.gather(*(self._of_its_owner(call, status) for status in page))
         return answer(self._page(found), headers=page_headers(call, cursor, limit=query.limit))
+
+    async def every(self, call: Call, most: int) -> tuple[Sequence[D], bool]:
+        """The first of them, at most so many, and whether there are more."""
+        page, cursor = await self._supervisor(call).page(None, most)
+        return await asyncio.gather(*(self._of_its_owner(call, status) for status in page)), cursor is not None
 
     async def _of_its_owner(self, call: Call, found: Any) -> D:
         ownership = call.gateway.ownership

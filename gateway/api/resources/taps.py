@@ -30,7 +30,7 @@ def _describe(found: TapStatus) -> Tap:
     return msgspec.convert(fields, Tap, from_attributes=True)
 
 
-_HANDLERS: Final = Handlers(TAP_KIND, lambda call: call.taps, TapBody, Tap, _describe, lambda found: Taps(taps=found))
+HANDLERS: Final = Handlers(TAP_KIND, lambda call: call.taps, TapBody, Tap, _describe, lambda found: Taps(taps=found))
 _PATH: Final = "/v1/taps/{tap}"
 _CODES: Final = ("no_such_tap", "ledger_unavailable")
 _OWNER: Final = ("peer_unavailable",)
@@ -40,16 +40,16 @@ _STATE: Final = {200: ("The tap, as it is now; the change may take a moment.", T
 
 ROUTES = (
     Route(
-        "GET", "/v1/taps", "list_taps", "List taps", _HANDLERS.list, Scope.ADMIN,
+        "GET", "/v1/taps", "list_taps", "List taps", HANDLERS.list, Scope.ADMIN,
         {200: ("A page, by name.", Taps)}, query=PageQuery, codes=("invalid_parameter", "ledger_unavailable"),
         tag="taps",
     ),
     Route(
-        "GET", _PATH, "get_tap", "Read a tap", _HANDLERS.get, Scope.ADMIN,
+        "GET", _PATH, "get_tap", "Read a tap", HANDLERS.get, Scope.ADMIN,
         {200: ("The tap: settings, state, counts; its ETag is in the header.", Tap)}, codes=_CODES, tag="taps",
     ),
     Route(
-        "PUT", _PATH, "put_tap", "Create or replace a tap", _HANDLERS.put, Scope.ADMIN,
+        "PUT", _PATH, "put_tap", "Create or replace a tap", HANDLERS.put, Scope.ADMIN,
         {200: ("Replaced, or unchanged.", Tap), 201: ("Created; it starts now.", Tap)},
         body=TapBody, headers=("If-Match",),
         codes=(*_BODY, *_QUEUE, "invalid_value", "broker_not_found", "read_only", "precondition_required",
@@ -62,24 +62,24 @@ ROUTES = (
         tag="taps",
     ),
     Route(
-        "PATCH", _PATH, "patch_tap", "Change some settings of a tap", _HANDLERS.patch,
+        "PATCH", _PATH, "patch_tap", "Change some settings of a tap", HANDLERS.patch,
         Scope.ADMIN, {200: ("Changed.", Tap)}, body=Patch, media=MEDIA, headers=("If-Match",),
         codes=(*_CODES, *_BODY, *_QUEUE, "invalid_value", "broker_not_found", "read_only", "precondition_required",
                "etag_mismatch", "invalid_parameter", "ledger_unavailable", *_OWNER), description=PATCHING, tag="taps",
     ),
     Route(
-        "DELETE", _PATH, "delete_tap", "Delete a tap", _HANDLERS.delete, Scope.ADMIN,
+        "DELETE", _PATH, "delete_tap", "Delete a tap", HANDLERS.delete, Scope.ADMIN,
         {204: ("Deleted. What it has spooled stays in the log, the rest in the queue.", None)}, headers=("If-Match",),
         codes=(*_CODES, *_OWNER, "read_only", "etag_mismatch", "invalid_parameter"), tag="taps",
     ),
     Route(
-        "POST", f"{_PATH}:pause", "pause_tap", "Pause a tap", _HANDLERS.pause, Scope.ADMIN, _STATE,
+        "POST", f"{_PATH}:pause", "pause_tap", "Pause a tap", HANDLERS.pause, Scope.ADMIN, _STATE,
         codes=(*_CODES, *_OWNER),
         description="It takes nothing more from its queue until it is resumed, also after a restart of the gateway.",
         tag="taps",
     ),
     Route(
-        "POST", f"{_PATH}:resume", "resume_tap", "Resume a tap", _HANDLERS.resume, Scope.ADMIN, _STATE,
+        "POST", f"{_PATH}:resume", "resume_tap", "Resume a tap", HANDLERS.resume, Scope.ADMIN, _STATE,
         codes=(*_CODES, *_OWNER),
         description="After a pause, or after its end: then it takes once more what the queue holds.",
         tag="taps",

@@ -34,6 +34,9 @@ class Observer:
         self._ledger = ledger
         self._metrics = metrics
         self._shown: set[str] = set()
+        self._reading = asyncio.Lock()
+        self._read: Mapping[str, BacklogCounts] = {}
+        self._good_until = 0.0
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -59,6 +62,21 @@ class Observer:
             except Exception as error:  # a defect of ours; it costs numbers and no message
                 log("observer.failed", logging.ERROR, error)
             pause = max(EVERY, SHARE * (clock.monotonic() - began))
+
+    async def backlogs(self) -> Mapping[str, BacklogCounts]:
+        """What the ledger owes, by subscription: as it was read last, at most :data:`EVERY` seconds ago, or
+        :data:`SHARE` times as long as reading it took.
+
+        Raises:
+            LedgerUnavailable: it cannot be read.
+        """
+        async with self._reading:
+            began = clock.monotonic()
+            if began >= self._good_until:
+                self._read = await self._ledger.deliveries.backlogs()
+                now = clock.monotonic()
+                self._good_until = now + max(EVERY, SHARE * (now - began))
+            return self._read
 
     async def look(self) -> None:
         """Ask once, and show it.
