@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -45,3 +48,29 @@ def test_protocol_code_is_kept_from_io() -> None:
     assert {f"gateway.{name}" for name in SANS_IO} <= forbidden
     broker = {path.stem for path in (ROOT / "gateway/broker").glob("*.py")} - {"__init__", "served", "server"}
     assert {f"gateway.broker.{name}" for name in broker} <= forbidden
+
+
+LOADED = """
+import json, sys
+from importlib import import_module
+from gateway.commands import VERBS
+for place, _ in VERBS.values():
+    if not place.startswith("gateway.pipeline"):
+        import_module(place.partition(":")[0])
+print(json.dumps(sorted(sys.modules)))
+"""
+"""Imports the module of every verb, as its help does."""
+
+
+def test_the_command_line_alone_has_what_its_verbs_import() -> None:
+    """Its wheel is built and run by tests/deploy/test_cli.py, which needs more than this suite has."""
+    project = tomllib.loads((ROOT / "deploy/cli/pyproject.toml").read_text(encoding="utf-8"))
+    held = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    assert all(source == f"../../{target}" and (ROOT / target).exists() for source, target in held.items())
+    rooms = {target.removesuffix(".py").replace("/", ".") for target in held.values()}
+    done = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, check=True, timeout=60)
+    loaded = json.loads(done.stdout)
+    ours = {".".join(name.split(".")[:2]) for name in loaded if name.startswith("gateway.")}
+    assert ours <= rooms
+    foreign = {name.partition(".")[0] for name in loaded} - sys.stdlib_module_names - {"gateway", "__main__"}
+    assert {name for name in foreign if not name.startswith("_")} <= {"click", "msgspec", "typing_extensions"}

@@ -82,11 +82,13 @@ def export(target: Path, *what: str) -> None:
 
 
 def packages() -> None:
-    """Wheel and sources of our own package."""
+    """Wheel and sources of our own package, and the wheel of its command line alone."""
     with tempfile.TemporaryDirectory() as folder:
         tools = Path(folder) / "build.txt"
         export(tools, "--only-group", "build")
-        run(UV, "build", "--quiet", "--out-dir", DIST, "--build-constraints", tools, "--require-hashes")
+        build = (UV, "build", "--quiet", "--out-dir", DIST, "--build-constraints", tools, "--require-hashes")
+        run(*build)
+        run(*build, "--wheel", "deploy/cli")
     (DIST / ".gitignore").unlink(missing_ok=True)
 
 

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Mapping
 from difflib import get_close_matches
 from importlib import import_module
+from importlib.util import find_spec
 from traceback import format_exception
 from types import TracebackType
 from typing import Any, Final, NoReturn
@@ -26,6 +27,7 @@ from gateway.exits import (
     DONE,
     EXIT_STATUS,
     FAILED,
+    MISSING,
     NOT_FOUND,
     PARTLY_DONE,
     REFUSED,
@@ -36,8 +38,8 @@ from gateway.exits import (
 from gateway.terminal import note
 
 __all__ = [
-    "DIFFERENT", "DONE", "EXIT_STATUS", "FAILED", "NOT_FOUND", "PARTLY_DONE", "REFUSED", "UNREACHABLE",
-    "USAGE", "VERBS", "Failure", "Verbs", "cli", "exit_status", "main",
+    "DIFFERENT", "DONE", "EXIT_STATUS", "FAILED", "MISSING", "NOT_FOUND", "PARTLY_DONE", "REFUSED", "UNREACHABLE",
+    "USAGE", "VERBS", "Failure", "Verbs", "check_service", "cli", "exit_status", "main",
 ]  # fmt: skip
 
 VERBS: Mapping[str, tuple[str, str]] = {
@@ -121,6 +123,16 @@ class Failure(click.ClickException):
         note(f"gateway: {self.message}")
 
 
+def check_service() -> None:
+    """Raises Failure where the service is not installed: ``amqp-gateway-cli`` has the command line alone."""
+    if find_spec("gateway.app") is None:
+        raise Failure(
+            "this command needs the service, and only the command line is installed here. Replace it: "
+            "pip uninstall amqp-gateway-cli, then pip install amqp-gateway",
+            MISSING,
+        )
+
+
 class Noun(click.Group):
     """The verbs of one kind of thing. Those that had another name once are still found under it."""
 
@@ -179,6 +191,9 @@ class Verbs(click.Group):
         """Run a verb; an error of the gateway becomes its exit status."""
         try:
             return super().invoke(ctx)
+        except ImportError:
+            check_service()
+            raise
         except errors.GatewayError as error:
             text = "\n  ".join([str(error), *getattr(error, "__notes__", ())])
             raise Failure(text, exit_status(type(error))) from error

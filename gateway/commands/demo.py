@@ -21,7 +21,7 @@ from typing import Any
 
 import click
 
-from gateway.commands import FAILED, Failure
+from gateway.commands import FAILED, Failure, check_service
 from gateway.commands.client import ApiClient, print_json, segment
 from gateway.commands.messages import print_timeline
 from gateway.runtime.clock import clock
@@ -58,6 +58,7 @@ def demo(as_json: bool) -> None:
     Example:
       gateway demo
     """
+    check_service()
     began = clock.monotonic()
     timelines = []
     with gateway_of_our_own() as url:

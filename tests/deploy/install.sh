@@ -10,3 +10,17 @@ go_program helm helm.sh/helm/v3/cmd/helm v3.19.0
 venv validate "kubernetes-validate==1.37.0"
 venv checkov "checkov==3.3.30"
 debian_program promtool prometheus ./usr/bin/promtool
+
+# Locked wheels for an environment with the command line alone, and hatchling, which builds it: tests/deploy/test_cli.py.
+python="${PYTHON:-.venv/bin/python}"
+wheels="$tools/cli-wheels"
+sum=$(cksum <uv.lock)
+if [ "$(cat "$wheels/.lock" 2>/dev/null || true)" != "$sum" ]; then
+    say "fetching the wheels of amqp-gateway-cli"
+    rm -rf "${wheels:?}" && mkdir -p "$wheels"
+    .venv/bin/uv export --quiet --frozen --no-dev --group build --no-emit-project --no-hashes --no-header \
+        --output-file "$wheels/locked.txt"
+    "$python" -m pip download --quiet --disable-pip-version-check --constraint "$wheels/locked.txt" --dest "$wheels" \
+        click httpx msgspec hatchling || { say "the wheels could not be fetched"; exit 1; }
+    printf '%s\n' "$sum" >"$wheels/.lock"
+fi
