@@ -62,8 +62,16 @@ def rendered(name: str) -> list[Object]:
     return template(with_ledger(SETS[name]))
 
 
-def test_there_are_sixty_sets() -> None:
-    assert len(SETS) >= 60
+def test_there_are_as_many_sets_as_the_page_says() -> None:
+    assert len(SETS) >= 80
+    page = (ROOT / "docs/how-to/deployment.md").read_text()
+    assert f"over {len(SETS)} sets of values" in page
+    assert f"| wrong values | {len(REFUSED)}, each" in page
+
+
+def test_the_icon_is_a_file_of_ours() -> None:
+    icon = yaml.safe_load((CHART / "Chart.yaml").read_text())["icon"]
+    assert (ROOT / icon.partition("/raw/main/")[2]).read_bytes().startswith(b"<svg")
 
 
 # ---------------------------------------------------------------------------------------------------- schema
