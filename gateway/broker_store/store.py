@@ -104,7 +104,7 @@ class BrokerStore:
         for row in await self._rows():
             found = self._held[row.name] = await self._read(row)
             if not found.trouble:
-                self._gateway.brokers[row.name] = self._make(found)
+                self._gateway.brokers[row.name] = self.make(found)
 
     def begin(self) -> None:
         """See what other processes change, from now on."""
@@ -269,7 +269,7 @@ class BrokerStore:
 
     def make(self, resource: BrokerResource) -> Upstream:
         """Make the links of one. They are not started."""
-        return self._make(resource)
+        return Upstream(resource.name, resource.settings, resolve=self.guard)
 
     def reconfigure(self, configured: Mapping[str, BrokerSettings], returned: Mapping[str, BrokerResource]) -> None:
         """Have other brokers of the configuration count; ``returned``: as :meth:`returning` found them."""
@@ -284,7 +284,7 @@ class BrokerStore:
     async def _apply(self, name: str, found: BrokerResource | None) -> None:
         """Have a broker count as it is in the ledger; None: it is not there any more. Raises Overloaded."""
         is_usable = found is not None and not found.trouble
-        made = {name: self._make(found)} if found is not None and is_usable else {}
+        made = {name: self.make(found)} if found is not None and is_usable else {}
         gone = [name] if not is_usable and name in self._gateway.brokers else []
         change = BrokerChange(self._gateway, made, gone)
         await change.connect()
@@ -300,9 +300,6 @@ class BrokerStore:
     async def _restart(self) -> None:
         """Have all work start over that depends on brokers; what takes longer is tried again there."""
         await self._gateway.ownership.reconsider(DEPENDENT_WORK, RESTART_WITHIN)
-
-    def _make(self, found: BrokerResource) -> Upstream:
-        return Upstream(found.name, found.settings, resolve=self.guard)
 
     async def _check(self, settings: BrokerSettings, *, is_new: bool) -> None:
         """Check what can be told before connecting. Raises EncodeError; if it is new, AddressDenied."""

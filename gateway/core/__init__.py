@@ -8,6 +8,8 @@ gateway. Its parts::
     topology.py        queues, exchanges and bindings, and which of them were made through the gateway
     traces.py          what spans say of a broker
     rates.py           how many a second
+    broker_change.py   other brokers in the places of those that there are
+    broker_documents.py  brokers as the ledger keeps them, and their secrets
     retired.py         brokers that others have taken the place of
     sources/           messages from a queue: read once, filtered, kept; dead letters
     publishing/        messages to brokers: now, later, under a key
