@@ -93,7 +93,7 @@ def login(server: Any) -> tuple[str, str]:
         try:
             server.create_user(USER, CANARY)
         except urllib.error.HTTPError as error:
-            if error.code != 409:  # another process has made it
+            if error.code not in (409, 422):  # another process has made it; Broker-J answers 422
                 raise
         _users.add(key)
     return USER, quote(CANARY, safe="")

@@ -264,6 +264,35 @@ async def test_other_processes_see_it(
     assert canary.taken() == []
 
 
+async def test_a_worker_bridges_over_it(
+    tmp_path: Path, postgresql_ledger: str, peer: Peer, unique_name: Callable[[str], str]
+) -> None:
+    """It is put at a process that takes no work, and used by one that serves no API."""
+    keys = tmp_path / "sealing.keys"
+    keys.write_text("AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\n")
+    keys.chmod(0o600)
+    shared: dict[str, Any] = {"ledger": postgresql_ledger, "ledger.secrets_file": str(keys)}
+    async with (
+        running(configuration(tmp_path / "worker", role="worker", **shared)) as worker,
+        gateway(configuration(tmp_path / "api", role="api", **shared)) as (_, client),
+    ):
+        assert (await client.put(BROKER, json=peer.settings)).status_code == 201
+        await state(client, "up")
+        source = await put_queue(client, peer, unique_name("from"))
+        target = await put_queue(client, peer, unique_name("to"))
+        bridge = {"source": {"broker": "shop", "queue": source}, "target": {"broker": "shop", "routing_key": target}}
+        assert (await client.put("/v1/bridges/copy", json=bridge)).status_code == 201
+        body = {"routing_key": source, "payload": "x", "mandatory": True}
+        for number in range(2):
+            assert (await client.post(PUBLISH, json=body)).status_code == 200
+            async with asyncio.timeout(30):
+                while peer.server.queue_depth(target) <= number:
+                    await asyncio.sleep(0.05)
+            assert worker.gateway.ownership.has("bridge", "copy")
+            assert (await client.patch(BROKER, json={"heartbeat": 7}, headers=ANY)).status_code == 200
+    assert canary.taken() == []
+
+
 async def test_the_keys_that_seal_are_changed(tmp_path: Path, peer: Peer) -> None:
     keys = tmp_path / "sealing.keys"
     keys.write_text("AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\n")
