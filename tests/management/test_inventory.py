@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import time
+from base64 import b64encode
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
+from gateway.app import running
+from gateway.config import load
 from gateway.management import inventory
+from tests.ledgers import sqlite_ledger
 from tests.management import fake
 from tests.management.conftest import NOWHERE, Serve, pages, read
 from tests.management.fake import management
@@ -270,3 +277,47 @@ async def test_the_embedded_broker_gives_its_own_figures(serve: Serve, unique_na
         assert [(each["source"], each["partial"]) for each in found["brokers"]] == [("embedded", False)]
         both = await read(client, search=queue)
         assert {row["broker"] for row in both["queues"]} >= {"local-0-9-1", "local-0-10"}
+
+
+# --------------------------------------------------------------------------------- brokers that change
+
+
+async def test_a_broker_that_is_put_over_http_is_listed_as_it_is_now(serve: Serve) -> None:
+    async with (
+        management(fake.rabbitmq(ROWS[:2])) as one,
+        management(fake.rabbitmq(ROWS[:3])) as other,
+        serve({"outbound.broker_allow": ["127.0.0.0/8"]}) as (_, client),
+    ):
+        login = "://watcher:hidden-word@"
+        body = {"url": NOWHERE, "management": one.url.replace("://", login)}
+        assert (await client.put("/v1/brokers/shop", json=body)).status_code == 201
+        assert (await read(client))["total"] == 2
+        change = {"password": "guest", "management": other.url.replace("://", login)}
+        moved = await client.patch("/v1/brokers/shop", json=change, headers={"if-match": "*"})
+        assert moved.status_code == 200, moved.text
+        assert "hidden-word" not in moved.text
+        assert (await read(client))["total"] == 3, "what was kept is of the settings before"
+        assert (await client.delete("/v1/brokers/shop")).status_code == 204
+        assert (await read(client))["brokers"] == []
+        assert one.logins == other.logins == {b64encode(b"watcher:hidden-word").decode()}
+
+
+async def test_a_reload_counts_for_the_next_list(tmp_path: Path) -> None:
+    async with management(fake.rabbitmq(ROWS[:2])) as one, management(fake.rabbitmq(ROWS[:3])) as other:
+        path = tmp_path / "gateway.toml"
+
+        def write(url: str) -> None:
+            path.write_text(f'[brokers.shop]\nurl = "{NOWHERE}"\nmanagement = "{url}"\n')
+
+        write(one.url)
+        sqlite_ledger(tmp_path)
+        given = {"http.port": 0, "ops.port": 0, "data_dir": str(tmp_path)}
+        read_again = partial(load, path, {}, given)
+        async with (
+            running(read_again(), read=read_again) as app,
+            httpx.AsyncClient(base_url=app.url, timeout=30) as client,
+        ):
+            assert (await read(client))["total"] == 2
+            write(other.url)
+            await app.reloads.reload()
+            assert (await read(client))["total"] == 3
