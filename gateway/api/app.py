@@ -36,6 +36,7 @@ from gateway.api.http.proxies import Proxies
 from gateway.api.http.routing import Route, Router, Scope
 from gateway.api.messages import dead_letters, deliveries, publish, scheduled, translations
 from gateway.api.resources import (
+    attempts,
     bridges,
     brokers,
     endpoints,
@@ -114,6 +115,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     *callers.ROUTES,
     *audit.ROUTES,
     *endpoints.ROUTES,
+    *attempts.ROUTES,
     *timeline.ROUTES,
     *events.ROUTES,
     *statistics.ROUTES,

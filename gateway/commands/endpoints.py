@@ -154,6 +154,34 @@ def try_endpoint(name: str, url: str, api_key: str | None, as_json: bool) -> Non
         raise Failure(f"the endpoint {name!r} did not take it: {printable(found['reason'])}", REFUSED)
 
 
+@endpoints.command("attempts")
+@click.argument("name")
+@click.option("--message", default="", metavar="ID", help="Only attempts of this message.")
+@client_options
+def list_attempts(name: str, message: str, url: str, api_key: str | None, as_json: bool) -> None:
+    """Show the last requests to the endpoint NAME, the newest first. With --json: also what was sent and answered.
+
+    \b
+    Example:
+      gateway endpoints attempts shop
+    """
+    query = {"message": message} if message else {}
+    found = ApiClient(url, api_key).ask("GET", f"{endpoint_path(name)}/attempts", query=query)
+    if as_json:
+        print_json(found)
+        return
+    print_table(
+        ("AT", "ATTEMPT", "STATUS", "SECONDS", "SUBSCRIPTION", "MESSAGE", "REASON"),
+        (
+            (
+                row["at"], "test" if row["test"] else row["attempt"], row["status"] or row["code"], row["seconds"],
+                row["subscription"] or "-", (row["messages"] or ["-"])[0], row["reason"] or row["response_body"] or "-",
+            )
+            for row in found["attempts"]
+        ),
+    )  # fmt: skip
+
+
 @endpoints.command("pause")
 @click.argument("name")
 @client_options

@@ -9,6 +9,7 @@ import { BrokerPage, Brokers, NewQueue, QueuePage, Queues } from "./queues.js";
 import { MessagePage, Messages } from "./messages.js";
 import { Publish } from "./publish.js";
 import { Dead, DeadPage } from "./dead.js";
+import { AttemptPage } from "./endpoints.js";
 import { Edit, KINDS, List, Page } from "./resources.js";
 import { Events, ReplayPage, Replays, Schedules } from "./work.js";
 import { Audit, Keys, Me } from "./access.js";
@@ -50,6 +51,7 @@ function view({ raw, parts }) {
   if (kind === "replays") return one ? html`<${ReplayPage} key=${one} raw=${one} />` : html`<${Replays} />`;
   if (kind in KINDS) {
     if (one === "new" && !two) return html`<${Edit} key=${`${kind} new`} kind=${kind} raw=${null} />`;
+    if (kind === "endpoints" && two === "attempts" && raw[3]) return html`<${AttemptPage} key=${raw.join("/")} raw=${one} name=${parts[1]} id=${parts[3]} />`;
     if (two === "edit") return html`<${Edit} key=${`${kind} ${one} edit`} kind=${kind} raw=${one} />`;
     return one ? html`<${Page} key=${`${kind} ${one}`} kind=${kind} raw=${one} />` : html`<${List} key=${kind} kind=${kind} />`;
   }

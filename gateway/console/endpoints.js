@@ -1,31 +1,55 @@
 // An endpoint's attempts, and messages once more to it.
 
-import { html, segment, useState, visible } from "./base.js";
-import { lines, may, request, usePoll } from "./api.js";
-import { go, link } from "./route.js";
-import { Name, Problem, Same, Select, State, Table, Time } from "./parts.js";
+import { html, number, segment, span, useState, visible } from "./base.js";
+import { get, may, request, usePoll } from "./api.js";
+import { go, link, route } from "./route.js";
+import { Empty, Facts, Name, Num, Problem, Same, Select, State, Table, Time, View } from "./parts.js";
 import { text } from "./text.js";
 
 const words = text.resources;
-const KINDS = "attempt_failed,acknowledged,dead,dead_lettered,stored,delivered";
+const outcome = (each) => html`<${State} of=${each.code || (each.status < 300 ? "delivered" : "attempt_failed")} />`;
 
+// The last requests; with `message` in the address only those of that message.
 export function EndpointAttempts({ name }) {
-  const path = may("history") ? `/v1/events?follow=false&since=1h&kind=${KINDS}&endpoint=${segment(name)}` : null;
-  const feed = usePoll(path, 10_000, lines);
-  if (!path) return html`<section><h2>${words.attempts}</h2><p class="quiet">${text.needs("history")}</p></section>`;
-  const rows = (feed.data ?? []).filter((each) => each.kind).reverse();
-  return html`<section><h2>${words.attempts}</h2><p class="quiet">${words.attemptsWhat}</p>
+  const message = route.value.query.get("message") ?? "";
+  const path = `/v1/endpoints/${segment(name)}/attempts${message ? `?message=${segment(message)}` : ""}`;
+  const feed = usePoll(path, 5000, get);
+  return html`<section><h2>${words.attempts}</h2><p class="quiet">${message ? words.attemptsOf(message) : words.attemptsWhat}</p>
     <${Problem} error=${feed.error} />
-    ${feed.data && html`<${Table} label=${words.attempts} rows=${rows} empty=${words.noAttempts}
-      keyOf=${(each) => `${each.shard}-${each.sequence}`} open=${(each) => link(`messages/${each.id}`)} columns=${[
+    ${feed.data && html`<${Table} label=${words.attempts} rows=${feed.data.attempts} empty=${words.noAttempts}
+      open=${(each) => link(`endpoints/${segment(name)}/attempts/${segment(each.id)}`)} columns=${[
         { title: text.time, show: (each) => html`<${Time} at=${each.at} />` },
-        { title: words.outcome, show: (each) => html`<${State} of=${each.kind} />` },
-        { title: words.attempt, class: "r", show: (each) => each.detail.attempt ?? "–" },
-        { title: words.status, class: "r", show: (each) => each.detail.status ?? "–" },
-        { title: text.reason, class: "grow mid", show: (each) => visible(each.detail.reason ?? each.detail.text ?? "") },
-        { title: text.subscription, class: "wide", show: (each) => html`<${Name} of=${each.detail.subscription ?? ""} />` },
-      ]} />`}
+        { title: words.outcome, show: outcome },
+        { title: words.status, class: "r", show: (each) => each.status ?? "–" },
+        { title: words.took, class: "r", show: (each) => span(each.seconds) },
+        { title: words.attempt, class: "r mid", show: (each) => (each.test ? words.isTest : each.attempt ?? "–") },
+        { title: text.reason, class: "grow mid", show: (each) => visible(each.reason || each.response_body).slice(0, 200) },
+        { title: text.subscription, class: "wide", show: (each) => html`<${Name} of=${each.subscription} />` },
+      ]} />${!feed.data.complete && html`<p class="quiet">${words.notAll}</p>`}
+      <${Same} path=${path} cli=${`gateway endpoints attempts ${name}${message ? ` --message ${message}` : ""}`} />`}
   </section>`;
+}
+
+export function AttemptPage({ raw, name, id }) {
+  const path = `/v1/endpoints/${raw}/attempts`;
+  const feed = usePoll(path, 5000, get);
+  const row = feed.data?.attempts.find((each) => each.id === id);
+  return html`<${View} title=${html`${words.oneAttempt} <code class="id">${visible(id)}</code>`} crumbs=${[[text.nav.endpoints, "endpoints"], [visible(name), `endpoints/${raw}`]]} feed=${feed}>
+    ${feed.data && !row && html`<${Empty}>${words.forgotten}<//>`}
+    ${row && html`<p class="lead">${outcome(row)} ${visible(row.reason)}</p>
+      <${Facts} rows=${[
+        [text.time, html`<${Time} at=${row.at} />`], [words.status, row.status ?? "–"], [words.took, span(row.seconds)],
+        [words.attempt, row.test ? words.isTest : row.attempt ?? "–"],
+        [text.subscription, row.subscription && html`<a href=${link(`subscriptions/${segment(row.subscription)}`)}><${Name} of=${row.subscription} /></a>`],
+        [words.inIt, number(row.count)], [words.twice, row.resent ? text.yes : text.no],
+      ]} />
+      ${row.messages.length > 0 && !row.test && may("history") && html`<section><h2>${text.nav.messages}</h2><ul class="plain">${row.messages.map((each) => html`<li><a href=${link(`messages/${segment(each)}`)}><code>${visible(each)}</code></a></li>`)}</ul></section>`}
+      <section><h2>${words.requested}</h2><p class="quiet">${text.size} <${Num} value=${row.request_octets} unit="bytes" /></p>
+        <pre tabindex="0" aria-label=${words.requested}>${visible(row.request_headers.map((each) => `${each.name}: ${each.value}`).join("\n"), "\n")}</pre></section>
+      <section><h2>${words.answered}</h2><p class="quiet">${visible(row.response_type ?? "")}</p>
+        ${row.response_body ? html`<pre tabindex="0" aria-label=${words.answered}>${visible(row.response_body, "\n\t")}</pre>` : html`<${Empty}>${words.noAnswer}<//>`}</section>`}
+    <${Same} path=${path} cli=${`gateway endpoints attempts ${name} --json`} />
+  <//>`;
 }
 
 export function ReplayWindow({ name }) {

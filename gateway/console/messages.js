@@ -89,6 +89,7 @@ export function MessagePage({ raw }) {
       <section><h2>${words.story}</h2><ol class="story">${row.events.map((each, index) => html`<li key=${`${each.shard}-${each.sequence}`}>
         <span class="when"><${Time} at=${each.at} plain /></span><${State} of=${each.kind} />
         <span class="what">${visible(row.story[index] ?? "")} <span class="quiet">${visible(each.broker)} ${each.version}</span></span>
+        ${each.detail.endpoint && each.detail.attempt && may("endpoint", "", each.detail.endpoint) && html`<a href=${link(`endpoints/${segment(each.detail.endpoint)}`, { message: raw })}>${words.attemptsThere}</a>`}
         ${Object.keys(each.detail).length > 0 && html`<details><summary>${text.details}</summary><${Json} of=${each.detail} label=${text.details} /></details>`}
       </li>`)}</ol></section>
       ${row.related.length > 0 && html`<section><h2>${words.related}</h2><ul class="plain">${row.related.map((id) => html`<li><a href=${link(`messages/${id}`)}><code>${visible(id)}</code></a></li>`)}</ul></section>`}

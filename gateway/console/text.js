@@ -82,7 +82,7 @@ export const text = {
     limited: "This queue has a delivery limit: taking a message and giving it back counts, and may dead-letter it.",
   },
   messages: {
-    find: "Id of the gateway, or message_id of the publisher", open: "Find", clear: "Clear all filters",
+    attemptsThere: "Request and answer", find: "Id of the gateway, or message_id of the publisher", open: "Find", clear: "Clear all filters",
     filters: {
       broker: "Broker", exchange: "Exchange", routing_key: "Routing key", state: "State", since: "Since", until: "Until", message_id: "message_id",
       correlation_id: "correlation_id", type: "type", content_type: "content_type", header: "Header", client: "Client", origin: "Origin",
@@ -125,7 +125,9 @@ export const text = {
     untilFinish: "until the rotation is finished", untilReplaced: "until it is replaced",
     tested: "Tested.", testOk: (status) => `The endpoint answered ${status}.`, testBad: (why) => `The test failed: ${why}`, testResult: "Answer to the test",
     rotateWhat: "New keys are made. The old ones sign beside them for a day, so that receivers can change over.", rotated: "New keys are made.", newKeys: "New secrets: they are shown this once.",
-    attempts: "Last attempts", attemptsWhat: "Of the last hour, the newest first. Open one to read the message's story.", noAttempts: "No attempt in the last hour.", outcome: "Outcome", attempt: "Attempt", status: "Status",
+    attempts: "Last attempts", attemptsWhat: "The newest first. Open one to see what was sent and answered. A restart of the gateway forgets them.", noAttempts: "No attempt that the gateway remembers.",
+    attemptsOf: (message) => `Those of the message ${message}, the newest first.`, took: "Took", isTest: "test", notAll: "Some processes of the gateway did not answer.", oneAttempt: "Attempt", forgotten: "The gateway does not remember this attempt any more. What became of its messages is in their stories.",
+    inIt: "Messages in it", twice: "Went out twice", requested: "Request", answered: "Answer", noAnswer: "No answer, or an empty one.", outcome: "Outcome", attempt: "Attempt", status: "Status",
     replay: "Send a window of messages again", replayWhat: "Messages of the ledger whose body it keeps are sent to this endpoint once more.", replayStart: "Start the replay",
     replayFound: (count) => `${many(count ?? 0, "message")} would be sent.`,
     push: "Pushed to", delivery: "Delivery", pulled: "consumers pull", keyKept: "as the message has it", countsSince: "Counts are since this gateway started.", lease: "Lease held by", leases: "Leased here", waiting: "Waiting", out: "Out under a lease", dead: "Dead", oldest: "Oldest", pushState: "Push",

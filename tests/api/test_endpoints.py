@@ -17,9 +17,12 @@ import pytest
 from standardwebhooks.webhooks import Webhook
 
 from gateway.api.app import Api
+from gateway.api.resources.peers import CallAnswer, CallRequest
 from gateway.budgets import BudgetBounds
 from gateway.config import ApiKeySettings, EndpointSettings, HttpSettings
 from gateway.core import Gateway
+from gateway.errors import PeerUnavailable
+from gateway.ledger.work import Peer
 from gateway.outbound import GuardedTransport, OutboundRules
 from gateway.webhooks.attempts.sender import Sender
 from gateway.webhooks.settings.endpoints import EndpointRegistry
@@ -211,6 +214,52 @@ async def test_a_test(
     if status is None:
         assert found["problem"]["code"] == "answer_cut"
     assert (await client.get(SHOP)).json()["state"] == "active", "a test changes nothing"
+
+
+async def test_the_last_attempts(client: httpx.AsyncClient, server: Server, endpoints: EndpointRegistry) -> None:
+    settings = {"url": server.url("/500"), "headers": {"X-Token": "token-of-shop"}}
+    await client.put(SHOP, json=settings)
+    assert (await client.get(f"{SHOP}/attempts")).json() == {"attempts": [], "complete": True}
+    told = (await client.post(f"{SHOP}:test")).json()
+    answer = await client.get(f"{SHOP}/attempts")
+    (found,) = answer.json()["attempts"]
+    assert (found["status"], found["test"], found["webhook_id"], found["count"]) == (500, True, told["id"], 1)
+    assert found["seconds"] >= 0
+    headers = {each["name"]: each["value"] for each in found["request_headers"]}
+    assert (headers["X-Token"], headers["webhook-signature"]) == ("[redacted]", "[redacted]")
+    assert "token-of-shop" not in answer.text
+    assert found["response_body"] == "oh"
+    assert (await client.get(f"{SHOP}/attempts?message=none")).json()["attempts"] == []
+    problem(await client.get("/v1/endpoints/none/attempts"), 404, "endpoint_not_found")
+    problem(await client.get(f"{SHOP}/attempts?x=1"), 422, "invalid_parameter")
+    await client.delete(SHOP)
+    assert endpoints.recent.of("shop") == []
+
+
+async def test_attempts_of_other_processes(
+    client: httpx.AsyncClient, server: Server, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await client.put(SHOP, json={"url": server.url("/200")})
+    await client.post(f"{SHOP}:test")
+    own = (await client.get(f"{SHOP}/attempts")).json()["attempts"]
+    theirs = {**own[0], "id": "other-1", "at": "2020-01-01T00:00:00.000000Z"}
+    peers = [
+        Peer(bytes([number] * 8), number, 1, f"p{number}", f"http://p{number}", "", frozenset()) for number in (1, 2)
+    ]
+    asked: list[str] = []
+
+    async def ask(_: Any, peer: Peer, request: CallRequest, within: float) -> CallAnswer:
+        asked.append(request.path.decode())
+        if peer.shard == 2:
+            raise PeerUnavailable("it does not answer")
+        return CallAnswer(200, [], json.dumps({"attempts": [theirs], "complete": True}).encode())
+
+    monkeypatch.setattr("gateway.api.resources.attempts.ask", ask)
+    monkeypatch.setattr(gateway.ledger.work, "shared", True)
+    monkeypatch.setattr(type(gateway.peers), "others", peers)
+    found = (await client.get(f"{SHOP}/attempts")).json()
+    assert asked == [f"{SHOP}/attempts"] * 2
+    assert ([each["id"] for each in found["attempts"]], found["complete"]) == ([own[0]["id"], "other-1"], False)
 
 
 async def test_a_test_of_what_says_no_text(client: httpx.AsyncClient, server: Server) -> None:

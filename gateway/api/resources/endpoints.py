@@ -51,7 +51,7 @@ NAMED_MAX: Final = 10
 """Most subscriptions that a refusal names."""
 
 
-def _all(call: Call) -> endpoints.EndpointRegistry:
+def the_endpoints(call: Call) -> endpoints.EndpointRegistry:
     if call.endpoints is None:
         raise Unsupported("this gateway pushes nothing")
     return call.endpoints
@@ -65,7 +65,7 @@ async def list_endpoints(call: Call) -> Response:
     query = call.query(PageQuery)
     if not call.principal.may("endpoint", "", "*"):
         return answer(Endpoints(endpoints=await _listed(call, await _own(call))))
-    page, cursor = await _all(call).page(query.cursor or None, query.limit)
+    page, cursor = await the_endpoints(call).page(query.cursor or None, query.limit)
     return answer(
         Endpoints(endpoints=await _listed(call, page)),
         headers=page_headers(call, cursor, limit=query.limit),
@@ -75,7 +75,7 @@ async def list_endpoints(call: Call) -> Response:
 async def first_endpoints(call: Call, most: int) -> tuple[list[Endpoint], bool]:
     """The first of those that the caller may see, at most so many, and whether there are more."""
     if call.principal.may("endpoint", "", "*"):
-        page, cursor = await _all(call).page(None, most)
+        page, cursor = await the_endpoints(call).page(None, most)
         return await _listed(call, page[:most]), cursor is not None or len(page) > most
     own = await _own(call)
     return await _listed(call, own[:most]), len(own) > most
@@ -98,13 +98,13 @@ async def _own(call: Call) -> list[endpoints.Endpoint]:
     found = []
     for name in sorted({grant.object for grant in call.principal.grants if grant.kind == "endpoint"}):
         with suppress(NoSuchEndpoint):
-            found.append(await _all(call).get(name))
+            found.append(await the_endpoints(call).get(name))
     return found
 
 
 async def get_endpoint(call: Call) -> Response:
     """One of them, with its ETag."""
-    return await _answer(call, await _all(call).get(call.names["endpoint"]))
+    return await _answer(call, await the_endpoints(call).get(call.names["endpoint"]))
 
 
 async def put_endpoint(call: Call) -> Response:
@@ -118,7 +118,7 @@ async def put_endpoint(call: Call) -> Response:
 async def patch_endpoint(call: Call) -> Response:
     """Change some settings. Secrets are as a GET shows them, so that they stay."""
     name = call.names["endpoint"]
-    found = await _all(call).get(name)
+    found = await the_endpoints(call).get(name)
     shown, _ = checks.take_out(found.settings)
     return await _store(call, name, *await patched(call, f"the endpoint {name!r}", shown, found.etag))
 
@@ -129,7 +129,7 @@ async def _store(call: Call, name: str, settings: EndpointBody, match: str | Non
     budgets = call.gateway.ledger_budgets
     try:
         async with budgets.creating(call.client, "endpoint", name):
-            found, created, made = await _all(call).put(name, settings, match)
+            found, created, made = await the_endpoints(call).put(name, settings, match)
             if created:
                 await budgets.created(call.client, "endpoint", name)
     except EtagMismatch as error:
@@ -144,7 +144,7 @@ async def _store(call: Call, name: str, settings: EndpointBody, match: str | Non
 async def delete_endpoint(call: Call) -> Response:
     """Delete, unless subscriptions push there."""
     name, match = call.names["endpoint"], if_match(call)
-    if not (await _all(call).get(name)).read_only:
+    if not (await the_endpoints(call).get(name)).read_only:
         users = sorted(found.name for found in await call.gateway.subscriptions.all() if found.settings.push == name)
         if users:
             more = f" and {len(users) - NAMED_MAX} more" if len(users) > NAMED_MAX else ""
@@ -152,7 +152,7 @@ async def delete_endpoint(call: Call) -> Response:
                 f"the endpoint {name!r} is in use by the subscription{'s' * (len(users) > 1)} "
                 f"{', '.join(map(repr, users[:NAMED_MAX]))}{more}"
             )
-    await _all(call).delete(name, match)
+    await the_endpoints(call).delete(name, match)
     await call.gateway.ledger_budgets.deleted("endpoint", name)
     return no_content()
 
@@ -162,17 +162,17 @@ async def delete_endpoint(call: Call) -> Response:
 
 async def pause_endpoint(call: Call) -> Response:
     """Nothing more, for now."""
-    return await _answer(call, await _all(call).pause(call.names["endpoint"]))
+    return await _answer(call, await the_endpoints(call).pause(call.names["endpoint"]))
 
 
 async def resume_endpoint(call: Call) -> Response:
     """Go on."""
-    return await _well(call, await _all(call).resume(call.names["endpoint"]))
+    return await _well(call, await the_endpoints(call).resume(call.names["endpoint"]))
 
 
 async def enable_endpoint(call: Call) -> Response:
     """It is not gone after all."""
-    return await _well(call, await _all(call).enable(call.names["endpoint"]))
+    return await _well(call, await the_endpoints(call).enable(call.names["endpoint"]))
 
 
 async def _well(call: Call, found: endpoints.Endpoint) -> Response:
@@ -186,7 +186,7 @@ async def verify_endpoint(call: Call) -> Response:
     """Ask whether we may call it."""
     try:
         with call.gateway.budgets["outbound_requests"].hold(call.client):
-            return await _answer(call, await _all(call).verify(call.names["endpoint"], call.client))
+            return await _answer(call, await the_endpoints(call).verify(call.names["endpoint"], call.client))
     except OutboundFailed as error:
         raise (error if call.principal.admin else public_error(error)) from None
 
@@ -194,7 +194,7 @@ async def verify_endpoint(call: Call) -> Response:
 async def rotate_endpoint(call: Call) -> Response:
     """New signing keys."""
     request = await call.json(RotateRequest)
-    found, made = await _all(call).rotate(
+    found, made = await the_endpoints(call).rotate(
         call.names["endpoint"], request.schemes, overlap=request.overlap_seconds, finish=request.finish
     )
     return await _answer(call, found, 200, made)
@@ -203,7 +203,7 @@ async def rotate_endpoint(call: Call) -> Response:
 async def test_endpoint(call: Call) -> Response:
     """Send a message that says that it is a test."""
     with call.gateway.budgets["outbound_requests"].hold(call.client):
-        outcome = await _all(call).test(call.names["endpoint"], call.client)
+        outcome = await the_endpoints(call).test(call.names["endpoint"], call.client)
     if call.principal.admin:
         outcome.error = outcome.detailed or outcome.error
     return answer(_result(outcome))

@@ -24,6 +24,7 @@ from gateway.runtime.clock import clock
 from gateway.webhooks.attempts.auth import EndpointTokens, bearer, fixed
 from gateway.webhooks.attempts.excerpts import excerpt, secrets_of
 from gateway.webhooks.attempts.forms import FormedRequest, Header, PushedMessage, write
+from gateway.webhooks.attempts.recent import Attempt, RecentAttempts, SentRequest
 from gateway.webhooks.attempts.schedule import DROP_HEADER, STATUSES, asks_to_drop
 from gateway.webhooks.attempts.signing import ID, TIMESTAMP, sign
 from gateway.webhooks.attempts.traces import PushTrace, PushTraces
@@ -75,6 +76,8 @@ class Sender:
         """``traces`` None: nothing is traced."""
         self._transport = transport
         self._traces = traces
+        self.recent = RecentAttempts()
+        """The last requests to each endpoint."""
         self._tokens = tokens if tokens is not None else EndpointTokens(transport)
 
     async def close(self) -> None:
@@ -99,18 +102,21 @@ class Sender:
         began = clock.monotonic()
         outcome = SendOutcome()
         push: PushTrace | None = None
+        attempt = self.recent.begin(endpoint, items)
+        sent = attempt.sent
         try:
             push = self._traces.begin(endpoint, items) if self._traces is not None else None
             written = write(endpoint.settings, items)
             outcome.id, outcome.undeliverable = written.id, written.undeliverable
             if len(written.undeliverable) < len(items):
                 told = push.headers if push is not None else ()
-                sent: list[bytes] = []
                 who = client if client is not None else endpoint_client(endpoint.name)
                 answer = await self._send(endpoint, written, timestamp, began, told, fresh, sent, who)
                 self._note(outcome, answer)
                 if not SUCCESS.first <= answer.status <= SUCCESS.last:
-                    outcome.excerpt = excerpt(answer.body, outcome.content_encoding, secrets_of(endpoint, sent))
+                    outcome.excerpt = excerpt(
+                        answer.body, outcome.content_encoding, secrets_of(endpoint, sent.authorizations)
+                    )
         except GatewayError as error:
             outcome.detailed = error.with_traceback(None)  # it holds this frame, which holds the outcome
             outcome.error = public_error(error)
@@ -122,7 +128,18 @@ class Sender:
         if push is not None:
             push.end(outcome.status, outcome.error, resent=outcome.resent)
         outcome.seconds = clock.monotonic() - began
+        if len(outcome.undeliverable) < len(items):
+            self._keep(attempt, outcome)
         return outcome
+
+    def _keep(self, attempt: Attempt, outcome: SendOutcome) -> None:
+        """For those who look at the endpoint."""
+        attempt.webhook_id, attempt.status, attempt.seconds = outcome.id, outcome.status, outcome.seconds
+        if outcome.error is not None:
+            attempt.code, attempt.reason = outcome.error.code, str(outcome.error)
+        attempt.resent, attempt.content_type = outcome.resent, outcome.content_type
+        attempt.encoding, attempt.body, attempt.kept = outcome.content_encoding, outcome.body, outcome.excerpt
+        self.recent.end(attempt)
 
     @staticmethod
     def _note(outcome: SendOutcome, answer: HttpAnswer) -> None:
@@ -141,30 +158,31 @@ class Sender:
         began: float,
         told: Sequence[Header],
         fresh: bool,
-        sent: list[bytes],
+        sent: SentRequest,
         client: ShareHolder,
     ) -> HttpAnswer:
-        """``told``: headers that name the trace; ``sent`` gets the values of ``Authorization`` that were sent."""
+        """``told``: headers that name the trace; ``sent`` gets what was sent."""
         settings = endpoint.settings
         headers = [*written.headers, *endpoint.headers, *told, *_signed(endpoint, written, timestamp)]
+        sent.headers, sent.octets = headers, len(written.body)
         auth = settings.auth
         if auth.kind != "oauth2":
             if (value := fixed(auth)) is not None:
-                sent.append(value)
+                sent.authorizations.append(value)
                 headers.append((b"authorization", value))
             return await self._post(endpoint, headers, written.body, began, fresh, client)
         token = await self._tokens.get(auth, self._left(endpoint, began), client)
-        sent.append(bearer(token))
-        answer = await self._post(
-            endpoint, [*headers, (b"authorization", sent[-1])], written.body, began, fresh, client
-        )
+        value = bearer(token)
+        sent.authorizations.append(value)
+        answer = await self._post(endpoint, [*headers, (b"authorization", value)], written.body, began, fresh, client)
         if answer.status != UNAUTHORIZED:
             return answer
         other = await self._tokens.get(auth, self._left(endpoint, began), client, refused=token)
         if other == token:
             return answer
-        sent.append(bearer(other))
-        return await self._post(endpoint, [*headers, (b"authorization", sent[-1])], written.body, began, fresh, client)
+        value = bearer(other)
+        sent.authorizations.append(value)
+        return await self._post(endpoint, [*headers, (b"authorization", value)], written.body, began, fresh, client)
 
     async def _post(
         self, endpoint: Endpoint, headers: list[Header], body: bytes, began: float, fresh: bool, client: ShareHolder

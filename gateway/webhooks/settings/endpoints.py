@@ -111,6 +111,8 @@ class EndpointRegistry:
         self._ledger = ledger
         self._configured = dict(configured)
         self._sender = sender
+        self.recent = sender.recent
+        """The last requests of this process to each endpoint."""
         self._transport = transport
         self._seals = seals
         self._origin = origin or socket.gethostname()
@@ -347,6 +349,7 @@ class EndpointRegistry:
         async with self._lock(name):
             found = await self._ledger.delete_resource(ENDPOINT_RESOURCE, name, if_match)
             self._held.pop(name, None)
+            self.recent.forget(name)
             self._documents.refused.pop(name, None)
             if not found:
                 raise NoSuchEndpoint(f"no endpoint {name!r}")
