@@ -301,7 +301,8 @@ class Holdings:
         is not looked at: this is for those who have a bound of their own."""
         holder = client.holder
         mine = self._held.get(holder, 0)
-        if (held := mine + self._kept.get(holder, 0)) and held + amount > self.share_of(client):
+        held = mine + self._kept.get(holder, 0) if self._kept else mine
+        if held and held + amount > self.share_of(client):
             return False
         self._held[holder] = mine + amount
         self._sum += amount

@@ -43,9 +43,10 @@ class Places:
 
     def take_now(self, client: ShareHolder, rows: int) -> bool:
         """Take places if there are some for this client and nobody waits; returns whether. See :meth:`take`."""
-        if self._lines or not self._fits(rows) or not self._holdings.take_share(client, rows):
+        after = self.rows + rows
+        if self._lines or (after > self._most and self.rows) or not self._holdings.take_share(client, rows):
             return False
-        self.rows += rows
+        self.rows = after
         return True
 
     async def take(self, client: ShareHolder, rows: int) -> None:

@@ -141,12 +141,11 @@ class Writer:
         cancelled while it waits leaves behind nothing that was claimed."""
         if self.closed:
             raise LedgerUnavailable(CLOSED)
-        client = ON_BEHALF.get()
         call.lease = self._known
-        call.holder = client
-        call.places = call.rows
-        if not self.places.take_now(client, call.places):
-            await self._take(client, call.places)
+        call.holder = client = ON_BEHALF.get()
+        call.places = rows = call.rows
+        if not self.places.take_now(client, rows):
+            await self._take(client, rows)
         self._queue.put(call)
         try:
             return await call.future
