@@ -27,6 +27,7 @@ WHEELS: Final = TOOLS / "cli-wheels"
 PAGE = (ROOT / "docs" / "how-to" / "script-the-command-line.md").read_text(encoding="utf-8")
 
 ASKS: Final = (
+    "overview",
     "brokers",
     "queues declare local-0-9-1 orders",
     "exchanges declare local-0-9-1 sales --type topic",
