@@ -134,7 +134,7 @@ def test_what_the_ledger_defines_and_what_waits(look: Look, file: Path) -> None:
     ):
         identity = bytes([number]) * 16
         execute(
-            file, "INSERT INTO deliveries VALUES (?, ?, ?, ?, ?, 1, 1, ?, 0, ?, 1, ?)", identity, identity, b"d" * 32,
+            file, "INSERT INTO deliveries VALUES (?, ?, ?, ?, ?, 1, 1, ?, 0, ?, 1, ?, '')", identity, identity, b"d" * 32,
             name, b"", attempt, status, b"",
         )  # fmt: skip
     found = look("[embedded]\nenabled = true", "ledger")
