@@ -14,7 +14,7 @@ down_revision = "0008"
 branch_labels = None
 depends_on = None
 
-INDEXES = {"deliveries_by_code": "code, subscription, id", "deliveries_by_code_id": "code, id"}
+INDEXES = {"deliveries_by_code": "code, subscription, id, status", "deliveries_by_code_id": "code, id"}
 BEFORE = {
     "sqlite": (
         "UPDATE deliveries SET code = coalesce(json_extract(CAST(reason AS TEXT), '$.code'), '') "

@@ -358,7 +358,7 @@ deliveries = _table(
     sa.Column("code", Text, nullable=False, server_default=""),
     sa.CheckConstraint("length(id) = 16", name="id_16"),
     sa.CheckConstraint("length(message_id) = 16", name="message_id_16"),
-    sa.Index("deliveries_by_code", "code", "subscription", "id", **_where("status = 2")),
+    sa.Index("deliveries_by_code", "code", "subscription", "id", "status", **_where("status = 2")),
     sa.Index("deliveries_by_code_id", "code", "id", **_where("status = 2")),
     sa.Index("deliveries_by_due_at", "subscription", "due_at", "id", "order_key", "status", **_where("status < 2")),
     sa.Index(

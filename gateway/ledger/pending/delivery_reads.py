@@ -19,7 +19,6 @@ from gateway.ledger.writing.dividing import place_of
 COUNTED_MAX: Final = 1_000_000
 """Most dead deliveries that one request counts, in equal shares for its groups."""
 _DEAD: Final = sa.literal_column("deliveries.status", sa.BigInteger) == sa.literal_column("2", sa.BigInteger)
-_PLACE: Final = (deliveries.c.code, deliveries.c.subscription)
 _MINE = deliveries.c.subscription == sa.bindparam("of", type_=sa.LargeBinary)
 
 
@@ -137,20 +136,19 @@ def dead_groups(
     it is a step along an index, and so are the first and the last of each."""
     found: list[tuple[str, bytes]] = []
     if subscriptions is None:
-        place: tuple[str, bytes] | None = None
-        step = sa.select(*_PLACE).where(_DEAD).order_by(*_PLACE).limit(1)
-        if code is not None:
-            step = step.where(deliveries.c.code.in_(_spelled(code)))
-        while len(found) <= most:
-            query = step
-            if place is not None:
-                behind = sa.tuple_(*place, types=(sa.Text(), sa.LargeBinary()))
-                query = step.where(sa.tuple_(*_PLACE) > behind)
-            row = connection.execute(query).one_or_none()
-            if row is None:
-                break
-            place = (row[0], row[1])
-            found.append(place)
+        # A pair that is compared as one is found by SQLite by reading all that equal it: so code by code.
+        of = deliveries.c.code == sa.bindparam("this", type_=sa.Text)
+        behind = deliveries.c.subscription > sa.bindparam("of", type_=sa.LargeBinary)
+        step = sa.select(deliveries.c.subscription).where(_DEAD, of, behind)
+        step = step.order_by(deliveries.c.subscription).limit(1)
+        for each in ("", *CODES) if code is None else _spelled(code):
+            last = b""
+            while len(found) <= most:
+                row = connection.execute(step, {"this": each, "of": last}).one_or_none()
+                if row is None:
+                    break
+                last = row[0]
+                found.append((each, last))
     else:
         this = deliveries.c.code == sa.bindparam("this", type_=sa.Text)
         probe = sa.select(sa.literal(1)).where(_DEAD, this, _MINE).limit(1)
