@@ -134,8 +134,8 @@ def test_what_the_ledger_defines_and_what_waits(look: Look, file: Path) -> None:
     ):
         identity = bytes([number]) * 16
         execute(
-            file, "INSERT INTO deliveries VALUES (?, ?, ?, ?, ?, 1, 1, ?, 0, ?, 1, ?, '')", identity, identity, b"d" * 32,
-            name, b"", attempt, status, b"",
+            file, "INSERT INTO deliveries VALUES (?, ?, ?, ?, ?, 1, 1, ?, 0, ?, 1, ?, '')", identity, identity,
+            b"d" * 32, name, b"", attempt, status, b"",
         )  # fmt: skip
     found = look("[embedded]\nenabled = true", "ledger")
     assert [(each.where, each.what) for each in found.all("ledger.resources")] == [
