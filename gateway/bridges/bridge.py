@@ -28,7 +28,7 @@ from gateway.config import BridgeSettings
 from gateway.core.gateway import Gateway
 from gateway.core.leasing.consuming import own_id
 from gateway.core.publishing.publisher import version_name
-from gateway.core.work.supervised import HALT_WITHIN, WantedState
+from gateway.core.work.supervised import HALT_WITHIN, SupervisedResource, WantedState
 from gateway.errors import BrokerUnavailable, GatewayError, Unsupported
 from gateway.observing.telemetry import log
 from gateway.runtime.backoff import Backoff
@@ -76,15 +76,10 @@ class Bridge:
 
     def __init__(
         self,
-        name: str,
-        settings: BridgeSettings,
+        resource: SupervisedResource[BridgeSettings],
         gateway: Gateway,
         counts: BridgeCounts,
         token: str,
-        *,
-        etag: str,
-        read_only: bool,
-        wish: WantedState,
         on_finish: Callable[[Bridge, str], None],
     ) -> None:
         """``token`` is the bridge in a message's ``via``. ``on_finish`` is called when it ends on its own.
@@ -93,11 +88,12 @@ class Bridge:
             EncodeError: a setting is wrong.
             NoSuchBroker: a broker is not configured.
         """
+        name, settings = resource.name, resource.settings
         self.name = name
         self.settings = settings
-        self.etag = etag
-        self.read_only = read_only
-        self.wish = wish
+        self.etag = resource.etag
+        self.read_only = resource.read_only
+        self.wish = resource.wish
         self.counts = counts
         self.route = BridgeRoute(name, settings, token, own_id)
         self._gateway = gateway
@@ -271,15 +267,12 @@ class Bridge:
 
     def _make_flow(self) -> BridgeFlow:
         gateway, settings = self._gateway, self.settings
-        journal = BridgeJournal(self.name, settings, gateway.ledger, self._source, self._target, self._faults)
+        journal = self._journal()
         flow = BridgeFlow(
             self.route,
-            self._target,
+            gateway.parts,
             journal,
             self.counts,
-            self._faults,
-            gateway.ids,
-            gateway.parts.byte_budget.part("bridge", self.name),
             on_full=self._full,
             on_enough=self._enough,
             on_crash=self._crashed,
@@ -288,32 +281,23 @@ class Bridge:
         flow.traces = BridgeTraces(self._gateway.tracer, self.name, queue, exchange, self._source, self._target)
         if settings.acknowledge == "dtx":
             flow.deduplicator.trusts_ids = True
-            flow.two_phase = TwoPhase(
-                self.name, self.route.token, settings.target.exchange, self._target, journal, gateway.ledger,
-                self._faults, gateway.ids,
-            )  # fmt: skip
+            flow.two_phase = TwoPhase(self.route, gateway.parts, journal)
         flow.dead_letters = BridgeDeadLetterPublisher(
-            self.route,
-            settings.dead_letter,
-            self._place,
-            gateway.parts.dead_letters,
-            journal,
-            self._faults,
-            flow.dead_lettered,
-            flow.retaken,
+            self.route, self._place, gateway.parts.dead_letters, journal, flow.dead_lettered, flow.retaken
         )
         return flow
+
+    def _journal(self) -> BridgeJournal:
+        ledger = self._gateway.ledger
+        return BridgeJournal(self.name, self.settings, ledger, self._source, self._target, self._faults)
 
     async def _settle_branches(self) -> Sequence[bytes]:
         """What was left in the middle at a target, before anything is taken; what the target has still of it."""
         target = self._target if self.settings.acknowledge == "dtx" else None
         if target is None and not await self._gateway.ledger.branches.of(self.name):
             return ()  # as for every bridge that never was one of mode dtx
-        journal = BridgeJournal(
-            self.name, self.settings, self._gateway.ledger, self._source, self._target, self._faults
-        )
         try:
-            settled = await settle(self.name, self.route.token, self._gateway, journal, target)
+            settled = await settle(self.name, self.route.token, self._gateway, self._journal(), target)
         except GatewayError as error:
             self._faults.set(BRANCH, str(error))
             raise

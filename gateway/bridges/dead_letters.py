@@ -13,11 +13,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from gateway.bridges.faults import Faults
 from gateway.bridges.items import BridgeDelivery
 from gateway.bridges.journal import PAUSE_MAX, PAUSE_MIN, BridgeJournal
 from gateway.bridges.routes import BridgeRoute
-from gateway.config import BridgePlace
 from gateway.core.sources.dead_letters import DeadLetterDestination, DeadLetterPublisher, UndeliverableMessage
 from gateway.errors import GatewayError, Unroutable
 from gateway.runtime.backoff import Backoff
@@ -34,15 +32,14 @@ class BridgeDeadLetterPublisher:
     def __init__(
         self,
         route: BridgeRoute,
-        settings: BridgePlace,
         place: Upstream,
         publisher: DeadLetterPublisher,
         journal: BridgeJournal,
-        faults: Faults,
         done: Callable[[Sequence[BridgeDelivery]], None],
         gone: Callable[[BridgeDelivery], None],
     ) -> None:
         """``done`` is called with what is safe there and recorded, ``gone`` with what the source has taken back."""
+        settings = route.settings.dead_letter
         self.place = place
         self.exchange = settings.exchange
         self.own_queue = not settings.exchange and not settings.routing_key
@@ -50,7 +47,7 @@ class BridgeDeadLetterPublisher:
         self._publisher = publisher
         self._route = route
         self._journal = journal
-        self._faults = faults
+        self._faults = journal.faults
         self._done = done
         self._gone = gone
         self._waiting: deque[BridgeDelivery] = deque()

@@ -31,7 +31,7 @@ from gateway.amqp.message import Message
 from gateway.amqp.operations import Settlement
 from gateway.bridges.counts import BridgeCounts
 from gateway.bridges.dead_letters import BridgeDeadLetterPublisher
-from gateway.bridges.faults import Faults
+from gateway.bridges.flow_log import FlowLog
 from gateway.bridges.gate import Gate
 from gateway.bridges.items import BridgeDelivery
 from gateway.bridges.journal import PAUSE_MAX, PAUSE_MIN, BridgeJournal
@@ -40,16 +40,16 @@ from gateway.bridges.routes import BridgeRoute, RouteOutcome
 from gateway.bridges.throttle import Throttle
 from gateway.bridges.traces import BridgeTraces
 from gateway.bridges.two_phase import TwoPhase
-from gateway.core.sources.byte_budget import Part
+from gateway.core.leasing.parts import Parts
 from gateway.core.sources.deduplicator import Deduplicator
 from gateway.errors import GatewayError, LeaseLost, StateError, Unroutable
-from gateway.ledger import EventKind, MessageIds, id_text
+from gateway.ledger import EventKind, id_text
 from gateway.observing.telemetry import log
 from gateway.runtime.backoff import pause_after
 from gateway.runtime.clock import clock
 from gateway.runtime.tasks import Tasks
-from gateway.tracing import trace_of
-from gateway.upstreams import Delivery, PublishReceipt, Upstream
+from gateway.runtime.timers import WakeTimer
+from gateway.upstreams import Delivery, PublishReceipt
 
 CHUNK: Final = 500
 """Most messages of a chunk."""
@@ -71,21 +71,21 @@ class BridgeFlow:
     def __init__(
         self,
         route: BridgeRoute,
-        target: Upstream,
+        parts: Parts,
         journal: BridgeJournal,
         counts: BridgeCounts,
-        faults: Faults,
-        ids: MessageIds,
-        part: Part,
         *,
         on_full: Callable[[bool], None],
         on_enough: Callable[[], None],
         on_crash: Callable[[BaseException], None],
     ) -> None:
-        """``part``: of the bytes that all bridges and others hold. ``on_full``: more octets are held than
-        :attr:`octets_max`; True: this channel's are given back from now
-        on, so it must end. ``on_enough``: as many messages as asked for
-        are done. ``on_crash``: a fault of ours."""
+        """
+        Args:
+            on_full: more octets are held than :attr:`octets_max`; True: this channel's are given back from now on, so
+                it must end.
+            on_enough: as many messages as asked for are done.
+            on_crash: a fault of ours.
+        """
         settings = route.settings
         self.dead_letters: BridgeDeadLetterPublisher
         self.two_phase: TwoPhase | None = None
@@ -103,10 +103,10 @@ class BridgeFlow:
         self.unheld = False
         """The source forgets what it sends, and no prefetch bounds it."""
         self._route = route
-        self._target = target
+        self._target = journal.target
         self._journal = journal
         self._counts = counts
-        self._ids = ids
+        self._ids = parts.ids
         self._on_full = on_full
         self._on_enough = on_enough
         self._on_crash = on_crash
@@ -117,10 +117,10 @@ class BridgeFlow:
         self._early = settings.acknowledge == "unsafe-on-publish"
         self._most = settings.prefetch
         self._octets_max = settings.prefetch_octets
-        self._part = part
+        self._part = parts.byte_budget.part("bridge", route.name)
+        """Of the bytes that all bridges and others hold."""
         self.deduplicator: Deduplicator[BridgeDelivery] = Deduplicator(journal.seen, settings.prefetch)
-        self._gate = Gate(settings.prefetch, faults)
-        self._loop = asyncio.get_running_loop()
+        self._gate = Gate(settings.prefetch, journal.faults)
         self._throttle = Throttle(settings.messages_per_second, settings.octets_per_second, clock.monotonic())
         self._arrived: deque[Delivery] = deque()
         self._again: list[BridgeDelivery] = []
@@ -136,12 +136,9 @@ class BridgeFlow:
         """The consumer's channel of which no more is held."""
         self._persistent: asyncio.Future[PublishReceipt] | None = None
         """The last publish of a persistent message, where that matters."""
-        self._warned_at = self._logged_at = -1.0
-        """When a loss, and a dead letter, was logged last."""
-        self._unlogged = 0
         self._wake = asyncio.Event()
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = 0.0
+        self._timer = WakeTimer(self._wake.set)
+        self._log = FlowLog(route.name)
         self._tasks = Tasks("bridge", on_failure=self._crashed)
         self._chunks: dict[object, list[BridgeDelivery]] = {}
         """What was published and has no outcome yet, by what waits for it."""
@@ -171,8 +168,7 @@ class BridgeFlow:
             self._drop(item)
             self._release(item.delivery)
         await self._until_idle(within)
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
         await self._tasks.close()
         self._part.close()
 
@@ -182,8 +178,7 @@ class BridgeFlow:
         self._stopping = True
         self._arrived.clear()
         self._again.clear()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
         self._tasks.cancel()
         self._part.close()
 
@@ -290,10 +285,10 @@ class BridgeFlow:
         if self._stopping or not (self._arrived or self._again):
             return []
         if self._gate.not_before > now:
-            self._wake_at(self._gate.not_before)
+            self._timer.wake_at(self._gate.not_before)
             return []
         if not self._journal.writable:
-            self._wake_at(now + PAUSE_MIN)
+            self._timer.wake_at(now + PAUSE_MIN)
             return []
         room = min(self._gate.room, CHUNK)
         if room <= 0:
@@ -306,7 +301,7 @@ class BridgeFlow:
             if throttle.limited:
                 at = throttle.ready(now)
                 if at > now:
-                    self._wake_at(at)
+                    self._timer.wake_at(at)
                     break
             delivery = arrived.popleft()
             if delivery.lost:
@@ -333,7 +328,7 @@ class BridgeFlow:
                 soonest = min(soonest, item.due)
         self._again = rest
         if soonest < float("inf"):
-            self._wake_at(max(soonest, now + 0.001))
+            self._timer.wake_at(max(soonest, now + 0.001))
         return due
 
     def _look(self, items: list[BridgeDelivery]) -> list[BridgeDelivery]:
@@ -607,12 +602,8 @@ class BridgeFlow:
     def _lossy(self, item: BridgeDelivery, now: float) -> None:
         for loss in item.losses:
             self._counts.lost(loss.name)
-        if self._warns and now - self._warned_at >= 1.0:
-            self._warned_at = now
-            log(
-                "bridge.loss", logging.WARNING, bridge=self._route.name, message_id=item.text,
-                losses=[f"{loss.name}: {loss.field}" for loss in item.losses], trace_id=trace_of(item.delivery.message),
-            )  # fmt: skip
+        if self._warns:
+            self._log.lossy(item, now)
 
     def _refused(self, refused: list[tuple[BridgeDelivery, GatewayError]], taken: int) -> None:
         """The target did not take these; ``taken`` others of the same chunk it did."""
@@ -671,14 +662,7 @@ class BridgeFlow:
             self.traces.ended(items, "dead_lettered")
         for item in items:
             self._gone(item.size, self._settle(item.delivery, Settlement.ACCEPT))
-        self._unlogged += len(items)
-        now = clock.monotonic()
-        if now - self._logged_at >= 1.0:
-            log(
-                "bridge.dead_lettered", logging.WARNING,
-                bridge=self._route.name, count=self._unlogged, reason=items[-1].reason,
-            )  # fmt: skip
-            self._logged_at, self._unlogged = now, 0
+        self._log.dead_lettered(items, clock.monotonic())
 
     def retaken(self, item: BridgeDelivery) -> None:
         """The source has taken it back before it could be dead-lettered."""
@@ -719,18 +703,6 @@ class BridgeFlow:
         self._settle(delivery, Settlement.RELEASE)
 
     # ------------------------------------------------------------------------------------------------ tasks
-
-    def _wake_at(self, at: float) -> None:
-        if self._timer is not None:
-            if clock.monotonic() < self._timer_at <= at:
-                return
-            self._timer.cancel()
-        self._timer_at = at  # uvloop's handles do not all say when they are due
-        self._timer = self._loop.call_at(at, self._due)
-
-    def _due(self) -> None:
-        self._timer = None  # uvloop's come up to a millisecond early, and what was waited for then waits for another
-        self._wake.set()
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         self._tasks.start(work, f"bridge {self._route.name}")

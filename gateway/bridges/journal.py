@@ -51,8 +51,8 @@ class BridgeJournal:
         """Whose inbox it is: a bridge that is given another source or target has forwarded nothing of it yet."""
         self._ledger = ledger
         self._source = source
-        self._target = target
-        self._faults = faults
+        self.target = target
+        self.faults = faults
         self._exchange = printable(settings.target.exchange)
         self._remember_us = settings.dedupe_seconds * 1_000_000
         self._details: dict[str, dict[str, Any]] = {}
@@ -67,9 +67,9 @@ class BridgeJournal:
             return False
         ready, reason = self._ledger.takes()
         if ready:
-            self._faults.clear(WHERE)
+            self.faults.clear(WHERE)
         else:
-            self._faults.set(WHERE, reason)
+            self.faults.set(WHERE, reason)
         return ready
 
     async def record(self, entries: Sequence[LogEntry], inbox: Sequence[InboxRow] = ()) -> None:
@@ -88,7 +88,7 @@ class BridgeJournal:
             try:
                 return await self._ledger.seen(self.scope, keys)
             except LedgerUnavailable as error:
-                self._faults.set(WHERE, str(error))
+                self.faults.set(WHERE, str(error))
             await self._wait(backoff.next())
 
     async def patiently(self, write: Callable[[], Awaitable[R]]) -> R:
@@ -107,7 +107,7 @@ class BridgeJournal:
         backoff = Backoff(PAUSE_MIN, PAUSE_MAX)
         try:
             while True:
-                self._faults.set(WHERE, str(error))
+                self.faults.set(WHERE, str(error))
                 await self._wait(backoff.next())
                 try:
                     found = await write()
@@ -117,7 +117,7 @@ class BridgeJournal:
         finally:
             self._stuck -= 1
         if not self._stuck:
-            self._faults.clear(WHERE)
+            self.faults.clear(WHERE)
         return found
 
     async def _wait(self, pause: float) -> None:
@@ -137,7 +137,7 @@ class BridgeJournal:
     def forwarded(self, items: Iterable[BridgeDelivery]) -> tuple[list[LogEntry], list[InboxRow]]:
         """The target has them."""
         at = clock.now_ns() // 1000
-        broker, version = self._target.name, version_name(self._target)
+        broker, version = self.target.name, version_name(self.target)
         source, spoken = self._source.name, version_name(self._source)
         expires_at = at + self._remember_us
         entries, inbox = [], []
@@ -233,7 +233,7 @@ class BridgeJournal:
             self._details.clear()
         detail = self._details[routing_key] = {
             "bridge": self.bridge,
-            "target": self._target.name,
+            "target": self.target.name,
             "exchange": self._exchange,
             "routing_key": printable(routing_key),
         }

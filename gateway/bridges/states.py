@@ -19,7 +19,7 @@ from enum import StrEnum
 import msgspec
 
 from gateway.config import BridgeSettings
-from gateway.core.work.supervised import WantedState
+from gateway.core.work.supervised import SupervisedResource, WantedState
 from gateway.runtime.clock import clock
 
 
@@ -85,17 +85,17 @@ class BridgeStatus(msgspec.Struct, kw_only=True):
     """What was wrong last, also when it is over."""
 
 
-def resting(name: str, settings: BridgeSettings, etag: str, read_only: bool, wish: WantedState) -> BridgeStatus:
+def resting(resource: SupervisedResource[BridgeSettings]) -> BridgeStatus:
     """What there is to say of a bridge that this process does not run: its settings, and what is wished for."""
-    state, reason = _RESTING[wish]
+    state, reason = _RESTING[resource.wish]
     return BridgeStatus(
-        name=name,
+        name=resource.name,
         state=state,
         reason=reason,
         since=clock.now(),
-        read_only=read_only,
-        etag=etag,
-        settings=settings,
+        read_only=resource.read_only,
+        etag=resource.etag,
+        settings=resource.settings,
         source_version="",
         target_version="",
         taken=0,

@@ -13,7 +13,7 @@ from gateway.bridges.states import BridgeStatus, resting
 from gateway.config import BridgeSettings
 from gateway.core import Gateway
 from gateway.core.sources.own_queues import queue_of
-from gateway.core.work.supervised import Supervisor, WantedState
+from gateway.core.work.supervised import SupervisedResource, Supervisor, WantedState
 from gateway.errors import EtagMismatch, NoSuchBridge
 from gateway.observing.telemetry import log
 from gateway.runtime.ids import ids
@@ -63,26 +63,15 @@ class BridgeSupervisor(Supervisor[BridgeSettings, Bridge, BridgeStatus]):
     def check(self, name: str, settings: BridgeSettings, find: Callable[[str], object] | None = None) -> None:
         check(name, settings, find or self._gateway.broker)
 
-    def build(self, name: str, settings: BridgeSettings, etag: str, read_only: bool, wish: WantedState) -> Bridge:
+    def build(self, resource: SupervisedResource[BridgeSettings]) -> Bridge:
+        name = resource.name
         counts = self._counts.get(name)
         if counts is None:
             counts = self._counts[name] = BridgeCounts(name, self._gateway.metrics)
-        return Bridge(
-            name,
-            settings,
-            self._gateway,
-            counts,
-            f"{name}@{self._identity}",
-            etag=etag,
-            read_only=read_only,
-            wish=wish,
-            on_finish=self._finished,
-        )
+        return Bridge(resource, self._gateway, counts, f"{name}@{self._identity}", self._finished)
 
-    def at_rest(
-        self, name: str, settings: BridgeSettings, etag: str, read_only: bool, wish: WantedState
-    ) -> BridgeStatus:
-        return resting(name, settings, etag, read_only, wish)
+    def at_rest(self, resource: SupervisedResource[BridgeSettings]) -> BridgeStatus:
+        return resting(resource)
 
     async def queues(self) -> list[tuple[str, str]]:
         """Broker and queue that each takes from."""

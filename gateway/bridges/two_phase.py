@@ -26,15 +26,16 @@ from typing import Any, Final, NamedTuple
 
 from gateway.amqp.message import Message
 from gateway.amqp.operations import Xid
-from gateway.bridges.faults import Faults
 from gateway.bridges.items import BridgeDelivery
 from gateway.bridges.journal import PAUSE_MAX, PAUSE_MIN, BridgeJournal
+from gateway.bridges.routes import BridgeRoute
+from gateway.core.leasing.parts import Parts
 from gateway.errors import EntriesRefused, GatewayError, RemoteError, Unroutable
-from gateway.ledger import EventKind, InboxRow, Ledger, LogEntry, MessageIds
+from gateway.ledger import EventKind, InboxRow, LogEntry
 from gateway.observing.telemetry import log
 from gateway.runtime.backoff import Backoff
 from gateway.runtime.clock import clock
-from gateway.upstreams import BranchOutcome, Upstream, UpstreamBranch
+from gateway.upstreams import BranchOutcome, UpstreamBranch
 
 FORMAT: Final = 0x41475731
 """Of the gateway's transaction ids ("AGW1")."""
@@ -74,29 +75,19 @@ class TwoPhaseOutcome(NamedTuple):
 class TwoPhase:
     """The branches of one bridge, from its start to its stop."""
 
-    def __init__(
-        self,
-        bridge: str,
-        token: str,
-        exchange: str,
-        target: Upstream,
-        journal: BridgeJournal,
-        ledger: Ledger,
-        faults: Faults,
-        ids: MessageIds,
-    ) -> None:
-        """``token`` is the bridge in the names of its branches."""
+    def __init__(self, route: BridgeRoute, parts: Parts, journal: BridgeJournal) -> None:
+        """The route's token is the bridge in the names of its branches."""
         self.unsure = False
         """Messages may have been published in another mode, without a branch, before they come again."""
-        self._bridge = bridge
-        self._token = token
-        self._exchange = exchange
-        self._target = target
-        self._worker = target.branches.worker()
+        self._bridge = route.name
+        self._token = route.token
+        self._exchange = route.settings.target.exchange
+        self._target = journal.target
+        self._worker = journal.target.branches.worker()
         self._journal = journal
-        self._register = ledger.branches
-        self._faults = faults
-        self._ids = ids
+        self._register = parts.ledger.branches
+        self._faults = journal.faults
+        self._ids = parts.ids
         self._hurry = asyncio.Event()
         self._next: bytes | None = None
         """The id of the next branch, which the ledger knows as begun and the target does not know."""

@@ -21,8 +21,8 @@ from gateway.config import TapSettings
 from gateway.core.leasing.parts import Parts
 from gateway.core.sources.arrivals import Arrival
 from gateway.core.sources.fetching import settle
-from gateway.core.sources.own_queues import OwnQueues
 from gateway.core.sources.taking import STOP_WITHIN, Taker
+from gateway.core.work.supervised import SupervisedResource
 from gateway.errors import GatewayError, LedgerUnavailable
 from gateway.observing.telemetry import log
 from gateway.runtime.clock import clock
@@ -54,26 +54,25 @@ class TapFlow(Taker):
     def __init__(
         self,
         parts: Parts,
-        name: str,
-        settings: TapSettings,
+        resource: SupervisedResource[TapSettings],
         upstream: Upstream,
-        own_queues: OwnQueues,
         counts: TapCounts,
         *,
-        etag: str,
         log_octets: Callable[[], int],
         on_change: Callable[[], None],
         on_done: Callable[[str], None],
     ) -> None:
         """
         Args:
-            etag: of the settings: with others the queue's depth is another one.
+            parts: with what declares the own queues of taps.
+            resource: with another etag the queue's depth is another one.
             log_octets: so many octets of the message log may wait for readers.
             on_change: something stands in the way, or does no more.
             on_done: all that was wanted is taken; why.
         """
+        name, settings = resource.name, resource.settings
         self._reader = TapOrigins(name, settings, upstream.name, parts.ids)
-        super().__init__(parts, name, settings, upstream, self._reader, own_queues)
+        super().__init__(parts, name, settings, upstream, self._reader)
         self.full = ""
         """Why nothing is taken although nothing is wrong; empty: something is."""
         self.depth: Depth | None = None
@@ -82,7 +81,7 @@ class TapFlow(Taker):
         self.dead_letters = TapDeadLetterPublisher(parts, self._reader, settings, self._dead_lettered, on_change)
         self._settings = settings
         self._counts = counts
-        self._etag = etag
+        self._etag = resource.etag
         self._log_octets = log_octets
         self._on_change = on_change
         self._on_done = on_done

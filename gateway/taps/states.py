@@ -18,7 +18,7 @@ from enum import StrEnum
 import msgspec
 
 from gateway.config import TapSettings
-from gateway.core.work.supervised import WantedState
+from gateway.core.work.supervised import SupervisedResource, WantedState
 from gateway.runtime.clock import clock
 
 
@@ -83,13 +83,19 @@ class TapStatus(msgspec.Struct, kw_only=True):
     """What was wrong last, also when it is over."""
 
 
-def resting(name: str, settings: TapSettings, etag: str, read_only: bool, wish: WantedState, queue: str) -> TapStatus:
+def resting(resource: SupervisedResource[TapSettings], queue: str) -> TapStatus:
     """What there is to say of a tap that this process does not run: its settings, and what is wished for."""
-    state, reason = _RESTING[wish]
+    state, reason = _RESTING[resource.wish]
     return TapStatus(
-        name=name, state=state, reason=reason, since=clock.now(), read_only=read_only, etag=etag, settings=settings,
+        name=resource.name,
+        state=state,
+        reason=reason,
+        since=clock.now(),
+        read_only=resource.read_only,
+        etag=resource.etag,
+        settings=resource.settings,
         queue=queue,
-    )  # fmt: skip
+    )
 
 
 _AWAY = "the process that had it does not answer; another one takes over"

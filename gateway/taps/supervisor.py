@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from gateway.config import RetentionSettings, TapSettings
 from gateway.core import Gateway
 from gateway.core.sources.own_queues import OwnQueues, queue_of
-from gateway.core.work.supervised import Supervisor, WantedState
+from gateway.core.work.supervised import SupervisedResource, Supervisor, WantedState
 from gateway.errors import NoSuchTap
 from gateway.taps.counts import TapCounts
 from gateway.taps.flow import PROGRESS
@@ -29,6 +30,7 @@ class TapSupervisor(Supervisor[TapSettings, Tap, TapStatus]):
         """``retention``: how long messages are kept; None: as long as it is unless it is set."""
         super().__init__(gateway, configured)
         self._own_queues = OwnQueues(gateway.broker, TAP_KIND)
+        self._parts = replace(gateway.parts, own_queues=self._own_queues)
         self._retention = retention if retention is not None else RetentionSettings()
         self._checked: RetentionSettings | None = None
         self._counts: dict[str, TapCounts] = {}
@@ -60,18 +62,22 @@ class TapSupervisor(Supervisor[TapSettings, Tap, TapStatus]):
         finally:
             self._checked = None
 
-    def build(self, name: str, settings: TapSettings, etag: str, read_only: bool, wish: WantedState) -> Tap:
+    def build(self, resource: SupervisedResource[TapSettings]) -> Tap:
+        name = resource.name
         counts = self._counts.get(name)
         if counts is None:
             counts = self._counts[name] = TapCounts(name, self._gateway.metrics)
         return Tap(
-            name, settings, self._gateway, self._own_queues, counts,
-            etag=etag, read_only=read_only, wish=wish, log_octets=lambda: self._retention.log_octets // 2,
+            resource,
+            self._gateway,
+            self._parts,
+            counts,
+            log_octets=lambda: self._retention.log_octets // 2,
             on_finish=self._finished,
-        )  # fmt: skip
+        )
 
-    def at_rest(self, name: str, settings: TapSettings, etag: str, read_only: bool, wish: WantedState) -> TapStatus:
-        return resting(name, settings, etag, read_only, wish, queue_of(name, settings, TAP_KIND))
+    def at_rest(self, resource: SupervisedResource[TapSettings]) -> TapStatus:
+        return resting(resource, queue_of(resource.name, resource.settings, TAP_KIND))
 
     async def queues(self) -> list[tuple[str, str]]:
         """Broker and queue that each takes from."""

@@ -13,9 +13,10 @@ from typing import Any, Final
 
 from gateway.config import RetentionSettings, TapSettings, check_tap
 from gateway.core.gateway import Gateway
+from gateway.core.leasing.parts import Parts
 from gateway.core.publishing.publisher import version_name
-from gateway.core.sources.own_queues import OwnQueues, queue_of
-from gateway.core.work.supervised import HALT_WITHIN, WantedState
+from gateway.core.sources.own_queues import queue_of
+from gateway.core.work.supervised import HALT_WITHIN, SupervisedResource, WantedState
 from gateway.errors import EncodeError, GatewayError
 from gateway.observing.telemetry import log
 from gateway.runtime.clock import clock
@@ -50,32 +51,31 @@ class Tap:
 
     def __init__(
         self,
-        name: str,
-        settings: TapSettings,
+        resource: SupervisedResource[TapSettings],
         gateway: Gateway,
-        own_queues: OwnQueues,
+        parts: Parts,
         counts: TapCounts,
         *,
-        etag: str,
-        read_only: bool,
-        wish: WantedState,
         log_octets: Callable[[], int],
         on_finish: Callable[[Tap, str], None],
     ) -> None:
-        """``log_octets``: what they are unless the settings say so. ``on_finish`` is called when it ends on its own.
+        """``parts``: with what declares the own queues of taps. ``log_octets``: what they are unless the settings say
+        so. ``on_finish`` is called when it ends on its own.
 
         Raises:
             NoSuchBroker: a broker is not configured.
         """
+        name, settings = resource.name, resource.settings
         self.name = name
         self.settings = settings
-        self.etag = etag
-        self.read_only = read_only
-        self.wish = wish
+        self.etag = resource.etag
+        self.read_only = resource.read_only
+        self.wish = resource.wish
         self.counts = counts
         self.queue = queue_of(name, settings, TAP_KIND)
         self._gateway = gateway
-        self._own_queues = own_queues
+        self._resource = resource
+        self._parts = parts
         self._upstream = gateway.broker(settings.broker)
         self._on_finish = on_finish
         self._log_octets = lambda: settings.log_octets or log_octets()
@@ -100,13 +100,10 @@ class Tap:
         if self._flow is None and self.wish is WantedState.RUN:
             self._why_stopped = ""
             self._flow = TapFlow(
-                self._gateway.parts,
-                self.name,
-                self.settings,
+                self._parts,
+                self._resource,
                 self._upstream,
-                self._own_queues,
                 self.counts,
-                etag=self.etag,
                 log_octets=self._log_octets,
                 on_change=self._judge,
                 on_done=self._done,
@@ -150,7 +147,7 @@ class Tap:
     async def abandon_source(self, heir: Tap | None = None) -> None:
         """The tap goes: its own queue is unbound, and deleted where it is empty. What is in it stays, and so does a
         queue that is the ``heir``'s too."""
-        await self._own_queues.abandon(self.name, self.settings, heir.settings if heir is not None else None)
+        await self._parts.own_queues.abandon(self.name, self.settings, heir.settings if heir is not None else None)
 
     # ------------------------------------------------------------------------------------------------ status
 

@@ -29,6 +29,7 @@ from gateway.errors import GatewayError, NoSuchEndpoint
 from gateway.observing.telemetry import log
 from gateway.runtime.clock import clock, wall_time
 from gateway.runtime.tasks import Tasks
+from gateway.runtime.timers import WakeTimer
 from gateway.webhooks.attempts.forms import BATCHED
 from gateway.webhooks.attempts.items import PushDelivery
 from gateway.webhooks.attempts.schedule import DELAYS, PAUSE_MAX, AttemptOutcome, Chance, NextStep, Schedule
@@ -49,8 +50,6 @@ AILING_AFTER: Final = 2.0
 """For this many seconds an endpoint that was well must have failed, before it is given less."""
 REST: Final = 0.005
 """The rest between the beginnings of two requests to endpoints that fail, in seconds."""
-EARLY: Final = 0.001
-"""By less than this a loop calls too early, in seconds: those that count time in milliseconds."""
 RATE_BURST: Final = 0.1
 """How much may go at once after a rest, in seconds of the endpoint's ``rate``; one request always may."""
 
@@ -184,8 +183,7 @@ class PushTarget:
         self._loop = asyncio.get_running_loop()
         self._next_at = 0.0
         """When ``rate`` lets the next request go."""
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = 0.0
+        self._timer = WakeTimer(self._due)
         self._demand = Demand.NOTHING
         self._logged = ""
         """Why it is held, as the log has it; empty: it is not."""
@@ -282,7 +280,7 @@ class PushTarget:
             demand = Demand.NOTHING
             self._targets.slots.leave(self.lane)
             if suspension.until is not None:
-                self._wake_at(suspension.until)
+                self._timer.wake_at(suspension.until)
         elif self._is_ailing(now):
             demand = Demand.LITTLE
         else:
@@ -342,17 +340,17 @@ class PushTarget:
             line, at = self._next_line(most, settings.batch_wait)
             if line is None:
                 if at is not None:
-                    self._wake_at(at)
+                    self._timer.wake_at(at)
                 targets.slots.leave(lane)
                 return
             if self.suspension(now) is not None:
                 self.look()
                 return
             if rate and self._next_at > now:
-                self._wake_at(self._next_at)
+                self._timer.wake_at(self._next_at)
                 return
             if self.breaker.next(now) > 0:  # the probe is under way
-                self._wake_at(now + self.breaker.next(now))
+                self._timer.wake_at(now + self.breaker.next(now))
                 return
             if not targets.slots.ask(lane):
                 return
@@ -458,32 +456,15 @@ class PushTarget:
         self._gone = ""
         await self.reload()
 
-    # ----------------------------------------------------------------------------------------------- timers
-
-    def _wake_at(self, at: float) -> None:
-        if self._timer is not None:
-            if self._timer_at <= at:
-                return
-            self._timer.cancel()
-        self._timer_at = at
-        self._timer = self._loop.call_at(at, self._due)
-
     def _due(self) -> None:
-        self._timer = None
-        if self._closed:
-            return
-        if self._timer_at > clock.monotonic():  # some loops are early; to look now is to be called again at once
-            self._timer = self._loop.call_at(self._timer_at + EARLY, self._due)
-        else:
+        if not self._closed:
             self.look()
 
     def close(self) -> None:
         """It begins nothing more."""
         self._closed = True
         self._targets.slots.leave(self.lane)
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._timer.cancel()
 
 
 _GOOD: Final[dict[AttemptOutcome, bool | None]] = {

@@ -26,9 +26,9 @@ def test_timers_on_uvloop(tmp_path: Path) -> None:
             flow = estate.bridges._here["b"]._flow
             assert flow is not None
             now = asyncio.get_running_loop().time()
-            flow._wake_at(now - 1)
-            flow._wake_at(now + 1)
-            flow._wake_at(now - 1)
+            flow._timer.wake_at(now - 1)
+            flow._timer.wake_at(now + 1)
+            flow._timer.wake_at(now - 1)
         finally:
             await estate.close()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from gateway.amqp.operations import Settlement
 from gateway.config import TapSettings
 from gateway.core import Gateway
 from gateway.core.sources.own_queues import OwnQueues
+from gateway.core.work.supervised import SupervisedResource
 from gateway.errors import FrameSyntaxError
 from gateway.fidelity import annotate
 from gateway.ledger import EventKind, MessageIds, id_text
@@ -36,13 +38,10 @@ class Tapped:
         self.counts = TapCounts("t", gateway.metrics)
         self.done: list[str] = []
         self.flow = TapFlow(
-            gateway.parts,
-            "t",
-            TapSettings(broker="fake", queue="orders", **settings),
+            replace(gateway.parts, own_queues=OwnQueues(gateway.broker, "tap")),
+            SupervisedResource("t", TapSettings(broker="fake", queue="orders", **settings), "1"),
             upstream,  # type: ignore[arg-type]  # of its shape
-            OwnQueues(gateway.broker, "tap"),
             self.counts,
-            etag="1",
             log_octets=lambda: 1 << 30,
             on_change=lambda: None,
             on_done=self.done.append,

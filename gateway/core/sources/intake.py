@@ -57,7 +57,7 @@ class Intake(Taker):
         """
         settings = subscription.settings
         self._arrivals = Arrivals(subscription, upstream.name, "", parts.ids)
-        super().__init__(parts, subscription.name, settings, upstream, self._arrivals, parts.own_queues)
+        super().__init__(parts, subscription.name, settings, upstream, self._arrivals)
         self.subscription = subscription
         self._settings = settings
         self._on_stored = on_stored

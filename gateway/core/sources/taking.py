@@ -25,7 +25,7 @@ from gateway.core.publishing.publisher import version_name
 from gateway.core.sources.arrivals import Arrival, Origins
 from gateway.core.sources.deduplicator import Deduplicator
 from gateway.core.sources.fetching import settle
-from gateway.core.sources.own_queues import BIND_EVERY, OwnQueues, QueueSourceSettings, queue_of
+from gateway.core.sources.own_queues import BIND_EVERY, QueueSourceSettings, queue_of
 from gateway.errors import GatewayError, LedgerUnavailable
 from gateway.observing.telemetry import log
 from gateway.runtime.backoff import Backoff
@@ -88,7 +88,6 @@ class Taker:
         settings: TakerSettings,
         upstream: Upstream,
         arrivals: Origins,
-        own_queues: OwnQueues,
     ) -> None:
         self.name = name
         self.queue = queue_of(name, settings, self.kind)
@@ -100,7 +99,7 @@ class Taker:
         self._upstream = upstream
         self._source = settings
         self._origins = arrivals
-        self._own_queues = own_queues
+        self._own_queues = parts.own_queues
         self._loop = asyncio.get_running_loop()
         self._arrived: deque[Delivery] = deque()
         self._octets = 0

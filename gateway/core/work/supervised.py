@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
 from typing import Any, Final, Generic, Protocol, TypeVar
@@ -65,6 +66,26 @@ S = TypeVar("S", bound=HasPaused)
 """The settings."""
 X = TypeVar("X")
 """Everything there is to say of one."""
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisedResource(Generic[S]):
+    """One as it is defined: by the configuration file, or in the ledger."""
+
+    name: str
+    settings: S
+    etag: str
+    read_only: bool = False
+    """The configuration file defines it."""
+    asked: WantedState | None = None
+    """What somebody asked for; None: nobody did, so that the settings count."""
+
+    @property
+    def wish(self) -> WantedState:
+        """What is wanted of it."""
+        if self.asked is not None:
+            return self.asked
+        return WantedState.PAUSE if self.settings.paused else WantedState.RUN
 
 
 S_co = TypeVar("S_co", covariant=True)
@@ -147,11 +168,11 @@ class Supervisor(Generic[S, T, X]):
         """
         raise NotImplementedError
 
-    def build(self, name: str, settings: S, etag: str, read_only: bool, wish: WantedState) -> T:
+    def build(self, resource: SupervisedResource[S]) -> T:
         """Make one; it does not run yet. Raises as :meth:`check`."""
         raise NotImplementedError
 
-    def at_rest(self, name: str, settings: S, etag: str, read_only: bool, wish: WantedState) -> X:
+    def at_rest(self, resource: SupervisedResource[S]) -> X:
         """What there is to say of one that this process does not run."""
         raise NotImplementedError
 
@@ -211,9 +232,9 @@ class Supervisor(Generic[S, T, X]):
             if cursor is None:
                 return found
 
-    def _make(self, name: str, settings: S, etag: str, read_only: bool, wish: WantedState | None) -> T:
-        thing = self.build(name, settings, etag, read_only, _wished(settings, wish))
-        self._here[name] = thing
+    def _make(self, resource: SupervisedResource[S]) -> T:
+        thing = self.build(resource)
+        self._here[resource.name] = thing
         return thing
 
     # ------------------------------------------------------------------------------------ as it is owned
@@ -241,7 +262,7 @@ class Supervisor(Generic[S, T, X]):
         try:
             found = await self._read(name)
             if found is not None:
-                self._start(self._make(name, *found))
+                self._start(self._make(found))
         except LedgerUnavailable:
             raise
         except GatewayError as error:  # it is there to be put right, or deleted
@@ -269,13 +290,13 @@ class Supervisor(Generic[S, T, X]):
         """Another process changed it while it was nobody's."""
         async with self._lock(name):
             before, found = self._here.get(name), await self._read(name)
-            changed = before is None or found is None or before.etag != found[1] or before.stale
-            if changed or (before is not None and found is not None and before.wish is not (found[3] or before.wish)):
+            changed = before is None or found is None or before.etag != found.etag or before.stale
+            if changed or (before is not None and found is not None and found.asked not in (None, before.wish)):
                 if before is not None:
                     await before.halt(HALT_WITHIN)
                     self._forget(before)
                 if found is not None:
-                    thing = self._make(name, *found)
+                    thing = self._make(found)
                     both_of_file = before is not None and before.read_only and thing.read_only
                     if before is not None and both_of_file and self.has_moved(before.settings, thing.settings):
                         await before.abandon_source(thing)
@@ -286,8 +307,8 @@ class Supervisor(Generic[S, T, X]):
         if self._here.get(thing.name) is thing:
             del self._here[thing.name]
 
-    async def _read(self, name: str) -> tuple[S, str, bool, WantedState | None] | None:
-        """Settings, etag, whether they are read-only, and what is wished for; None: there is none of that name.
+    async def _read(self, name: str) -> SupervisedResource[S] | None:
+        """One as it is defined; None: there is none of that name.
 
         Raises:
             EncodeError: the settings in the ledger are malformed.
@@ -305,7 +326,8 @@ class Supervisor(Generic[S, T, X]):
             except msgspec.ValidationError as error:
                 raise EncodeError(str(explain(error, resource.spec, self.settings_type))) from None
         kept = await ledger.get_resource(self._wishes, name)
-        return settings, etag, name in self._configured, None if kept is None else WantedState(kept.spec["wish"])
+        asked = None if kept is None else WantedState(kept.spec["wish"])
+        return SupervisedResource(name, settings, etag, name in self._configured, asked)
 
     # --------------------------------------------------------------------------------------------- looking
 
@@ -325,8 +347,7 @@ class Supervisor(Generic[S, T, X]):
             read = None
         if read is None:
             raise self._no_such(name)
-        settings, etag, read_only, wish = read
-        return self.at_rest(name, settings, etag, read_only, _wished(settings, wish))
+        return self.at_rest(read)
 
     def is_here(self, name: str) -> bool:
         """Whether it is this process's."""
@@ -399,7 +420,7 @@ class Supervisor(Generic[S, T, X]):
             self._log("put", name, created=created)
             if before is not None:
                 await before.halt(HALT_WITHIN)
-                thing = self._make(name, settings, etag, False, wish)
+                thing = self._make(SupervisedResource(name, settings, etag, asked=wish))
                 if self.has_moved(before.settings, settings):
                     await before.abandon_source(thing)
                 self._start(thing)
@@ -527,12 +548,6 @@ class _Work:
         self.stop = supervisor.give
         self.lost = supervisor.lose
         self.refresh = supervisor.refresh
-
-
-def _wished(settings: HasPaused, wish: WantedState | None) -> WantedState:
-    if wish is not None:
-        return wish
-    return WantedState.PAUSE if settings.paused else WantedState.RUN
 
 
 def _etag(settings: Any) -> str:
