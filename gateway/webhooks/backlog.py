@@ -35,6 +35,34 @@ COUNT_EVERY = 5.0
 """Interval of new counts of the ledger's backlog while it is too large, in seconds."""
 
 
+class UntriedRows:
+    """How many rows were stored, and not claimed since."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._blocked = 0
+        """So many of them wait for others of their order key."""
+
+    def add(self, count: int) -> None:
+        """Count rows that were stored."""
+        self._count += count
+
+    def claim(self) -> None:
+        """One was claimed for the first time."""
+        if self._count:
+            self._count -= 1
+            self._blocked = min(self._blocked, self._count)
+
+    def block(self) -> None:
+        """None could be claimed: all of them wait for others."""
+        self._blocked = self._count
+
+    @property
+    def claimable(self) -> int:
+        """How many wait for nothing else."""
+        return self._count - self._blocked
+
+
 class EndpointBacklog:
     """The ledger's rows of one subscription."""
 

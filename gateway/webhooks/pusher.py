@@ -48,14 +48,11 @@ from gateway.runtime.tasks import Tasks
 from gateway.upstreams import Delivery
 from gateway.webhooks.attempts.forms import PushedMessage
 from gateway.webhooks.attempts.items import PushDelivery, arrived, stored
-from gateway.webhooks.attempts.journal import PushJournal
 from gateway.webhooks.attempts.notes import ended
-from gateway.webhooks.attempts.outcomes import GIVEN_UP, PushOutcomes
-from gateway.webhooks.attempts.replies import Replies
+from gateway.webhooks.attempts.outcomes import GIVEN_UP, PushOutcomes, PushRecorders
 from gateway.webhooks.attempts.schedule import AttemptOutcome, NextStep
 from gateway.webhooks.attempts.sender import SendOutcome
-from gateway.webhooks.backlog import EndpointBacklog
-from gateway.webhooks.counts import PushCounts
+from gateway.webhooks.backlog import EndpointBacklog, UntriedRows
 from gateway.webhooks.lines import Demand
 from gateway.webhooks.states import PushState, PushStatus
 from gateway.webhooks.tap import EndpointSource
@@ -90,9 +87,7 @@ class Pusher:
         subscription: SubscriptionResource,
         parts: Parts,
         targets: Targets,
-        journal: PushJournal,
-        replies: Replies,
-        counts: PushCounts,
+        recorders: PushRecorders,
     ) -> None:
         """
         Raises:
@@ -105,8 +100,8 @@ class Pusher:
         self.settings = settings
         self._parts = parts
         self._targets = targets
-        self._journal = journal
-        self._counts = counts
+        self._journal = recorders.journal
+        self._counts = recorders.counts
         self._upstream = parts.find(settings.broker)
         self._queue = queue_of(subscription.name, settings)
         self._arrivals = Arrivals(subscription, settings.broker, version_name(self._upstream), parts.ids)
@@ -124,17 +119,7 @@ class Pusher:
             lambda keys: parts.ledger.seen(self._arrivals.scope, keys), settings.prefetch
         )
         self._outcomes = PushOutcomes(
-            subscription.name,
-            settings,
-            parts,
-            journal,
-            replies,
-            counts,
-            self._arrivals,
-            self._deduplicator,
-            self._backlog,
-            gone=self._gone,
-            settled=self._settled,
+            subscription, parts, recorders, self._arrivals, self._deduplicator, self._backlog, self
         )
         self._tap = EndpointSource(
             subscription.name, self._upstream, self._queue, self._arrive, self._give_back_fresh, self._prepare
@@ -162,10 +147,8 @@ class Pusher:
         """What of them, and of ``_row_bytes``, counts with that of all others."""
         self._fits = settings.prefetch
         """So many fit into ``prefetch_octets``."""
-        self._untried = 0
+        self._untried = UntriedRows()
         """Stored by the intake, and not claimed since."""
-        self._blocked = 0
-        """So many of them wait for others of their order key."""
         self._under_way = 0
         self._dead_lettering = 0
         """On their way to a dead-letter place that did not take them before."""
@@ -276,7 +259,7 @@ class Pusher:
             self._deduplicator.brought(batch)
             for arrival in batch:
                 if arrival.delivery.lost or not self._running:
-                    self._gone(arrival, Settlement.RELEASE)
+                    self.gone(arrival, Settlement.RELEASE)
                 elif arrival in known:
                     self._run(self._drop(arrival))
                 else:
@@ -296,18 +279,18 @@ class Pusher:
         detail = {"subscription": self.name, "reason": "the ledger has it already"}
         await self._journal.record([self._arrivals.entry(arrival, EventKind.DUPLICATE_DROPPED, now_us(), **detail)])
         self._counts.message(self.settings.push, "duplicate_dropped")
-        self._gone(arrival, Settlement.ACCEPT)
+        self.gone(arrival, Settlement.ACCEPT)
 
     async def _turn_away(self, arrival: Arrival, reason: str) -> None:
         """The filter does not want it."""
         discards = discards_unmatched(self.settings)
         await turn_away(self._parts, self._arrivals, self._place, discards, [(arrival, reason)], patient=True)
         self._counts.message(self.settings.push, "filtered")
-        self._gone(arrival, Settlement.ACCEPT)
+        self.gone(arrival, Settlement.ACCEPT)
 
     def _stored(self, rows: Sequence[BacklogEntry]) -> None:
         """The intake has stored some."""
-        self._untried += len(rows)
+        self._untried.add(len(rows))
         for _ in rows:
             self._backlog.added()
         self._backlog.expect(0.0)
@@ -318,7 +301,7 @@ class Pusher:
         if self._target is None or not self._running:
             return 0
         # Rows may be claimed before it is told here that they are stored: more than there are cannot wait.
-        waiting = min(max(0, self._untried - self._blocked), self._backlog.count) + len(self._rows)
+        waiting = min(self._untried.claimable, self._backlog.count) + len(self._rows)
         return max(0, self._wanted() - waiting)
 
     # ------------------------------------------------------------------------------------ what is wanted
@@ -362,7 +345,7 @@ class Pusher:
         fresh, self._fresh = self._fresh, deque()
         for item in fresh:
             assert item.arrival is not None
-            self._gone(item.arrival, Settlement.RELEASE)
+            self.gone(item.arrival, Settlement.RELEASE)
 
     def _unclaim(self) -> None:
         """Claimed, but not begun: as if they had not been claimed."""
@@ -376,7 +359,7 @@ class Pusher:
         await self._journal.settle(ended(item, Ending.RETRY, attempt=item.attempt - 1, due_in=wait, front=not wait))
         self._backlog.expect(wait)
 
-    def _gone(self, arrival: Arrival, settlement: Settlement) -> None:
+    def gone(self, arrival: Arrival, settlement: Settlement) -> None:
         """Tell the broker; where it has taken the delivery back, it comes again, and is known then."""
         self._held -= 1
         self._octets -= arrival.size
@@ -451,7 +434,7 @@ class Pusher:
         finally:
             self._refilling = False
         if not rows:
-            self._blocked = self._untried
+            self._untried.block()
             self.changed()
         for row in rows:
             self._claimed(row)
@@ -461,9 +444,8 @@ class Pusher:
             self._poke()
 
     def _claimed(self, row: BacklogEntry) -> None:
-        if row.attempt == 1 and self._untried:
-            self._untried -= 1
-            self._blocked = min(self._blocked, self._untried)
+        if row.attempt == 1:
+            self._untried.claim()
         try:
             item = stored(row)
         except EnvelopeError as error:
@@ -539,7 +521,7 @@ class Pusher:
                 return None
             line.popleft()
             if item.arrival is not None and item.arrival.delivery.lost:
-                self._gone(item.arrival, Settlement.RELEASE)
+                self.gone(item.arrival, Settlement.RELEASE)
                 continue
             return item
         return None
@@ -567,7 +549,7 @@ class Pusher:
         self._count_rows(-_of_rows(items))
         for item in items:
             if item.arrival is not None:
-                self._gone(item.arrival, Settlement.RELEASE)
+                self.gone(item.arrival, Settlement.RELEASE)
         self._look_idle()
 
     async def finished(
@@ -614,9 +596,9 @@ class Pusher:
         elif self._running and self._wanted():
             self._fresh.appendleft(item)
         else:
-            self._gone(item.arrival, Settlement.RELEASE)
+            self.gone(item.arrival, Settlement.RELEASE)
 
-    def _settled(self) -> None:
+    def settled(self) -> None:
         """Where there is an order, the next of its key can be claimed now."""
         if self.settings.order_key:
             self._backlog.expect(0.0)

@@ -22,10 +22,10 @@ from gateway.runtime.backoff import Backoff
 from gateway.runtime.clock import wall_time
 from gateway.runtime.ids import fraction
 from gateway.webhooks.attempts.journal import PushJournal
+from gateway.webhooks.attempts.outcomes import PushRecorders
 from gateway.webhooks.attempts.replies import Replies
 from gateway.webhooks.attempts.schedule import Chance
 from gateway.webhooks.counts import PushCounts
-from gateway.webhooks.endpoint import Endpoint
 from gateway.webhooks.lines import Send
 from gateway.webhooks.pusher import Pusher
 from gateway.webhooks.settings.endpoints import EndpointRegistry
@@ -67,10 +67,9 @@ class Pushes:
         self._endpoints = endpoints
         self._counts = PushCounts(gateway.metrics)
         self._journal = PushJournal(gateway.ledger, self._look)
-        self._replies = Replies(gateway.ids)
+        self._recorders = PushRecorders(self._journal, Replies(gateway.ids), self._counts)
         self.targets = Targets(
-            endpoints.get,
-            self._disable,
+            endpoints,
             sender,
             self._counts,
             places=places,
@@ -136,9 +135,7 @@ class Pushes:
         subscription = await self._gateway.subscriptions.get(name)
         if not is_pushed(subscription) or name not in self._granted:
             return
-        pusher = self._pushers[name] = Pusher(
-            subscription, self._gateway.parts, self.targets, self._journal, self._replies, self._counts
-        )
+        pusher = self._pushers[name] = Pusher(subscription, self._gateway.parts, self.targets, self._recorders)
         try:
             await pusher.start()
         except BaseException:
@@ -291,10 +288,6 @@ class Pushes:
     def _endpoint_changed(self, name: str) -> None:
         if name not in self._endpoints:
             self._counts.gone(name)
-
-    async def _disable(self, name: str, reason: str) -> Endpoint | None:
-        log("push.endpoint_disabled", logging.WARNING, endpoint=name, reason=reason[:500])
-        return await self._endpoints.disable(name, reason)
 
 
 def is_pushed(subscription: SubscriptionResource) -> bool:

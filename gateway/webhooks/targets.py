@@ -22,7 +22,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from gateway.config import EndpointSettings
 from gateway.errors import GatewayError, NoSuchEndpoint
@@ -54,13 +54,22 @@ RATE_BURST: Final = 0.1
 """How much may go at once after a rest, in seconds of the endpoint's ``rate``; one request always may."""
 
 
+class Endpoints(Protocol):
+    """The endpoints that there are."""
+
+    async def get(self, name: str, /) -> Endpoint:
+        """Return an endpoint. Raises NoSuchEndpoint."""
+
+    async def disable(self, name: str, reason: str, /) -> object:
+        """Push nothing more to one that said that it is gone."""
+
+
 class Targets:
     """All of them."""
 
     def __init__(
         self,
-        find: Callable[[str], Coroutine[Any, Any, Endpoint]],
-        disable: Callable[[str, str], Coroutine[Any, Any, object]],
+        endpoints: Endpoints,
         sender: Send,
         counts: PushCounts,
         *,
@@ -71,14 +80,11 @@ class Targets:
     ) -> None:
         """
         Args:
-            find: an endpoint by name; raises NoSuchEndpoint.
-            disable: what is done with one that answers 410: name and reason.
             places: most requests at once.
             clock: seconds since 1970, for time stamps and ``Retry-After``.
             writable: whether the ledger can be written now.
         """
-        self.find = find
-        self.disable = disable
+        self.endpoints = endpoints
         self.sender = sender
         self.counts = counts
         self.chance = chance
@@ -203,7 +209,7 @@ class PushTarget:
     async def reload(self) -> None:
         """Read the endpoint again."""
         try:
-            endpoint = await self._targets.find(self.name)
+            endpoint = await self._targets.endpoints.get(self.name)
         except NoSuchEndpoint as error:
             self.endpoint, self.trouble = None, str(error)
         except GatewayError as error:  # what is known goes on to hold; it is tried again
@@ -448,8 +454,9 @@ class PushTarget:
 
     async def _disable(self, why: str) -> None:
         """It wants nothing any more."""
+        log("push.endpoint_disabled", logging.WARNING, endpoint=self.name, reason=why[:500])
         try:
-            await self._targets.disable(self.name, why)
+            await self._targets.endpoints.disable(self.name, why)
         except GatewayError as error:  # the next request will have the same answer
             log("push.not_disabled", logging.WARNING, endpoint=self.name, reason=str(error))
             self._pause(clock.monotonic() + PAUSE_MAX, why)

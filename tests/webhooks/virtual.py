@@ -44,6 +44,7 @@ from gateway.session import Capabilities, Version
 from gateway.upstreams import ConsumerState, PublishReceipt
 from gateway.v091.version import V0_9_1
 from gateway.webhooks.attempts.journal import PushJournal
+from gateway.webhooks.attempts.outcomes import PushRecorders
 from gateway.webhooks.attempts.replies import Replies
 from gateway.webhooks.counts import PushCounts
 from gateway.webhooks.pusher import Pusher
@@ -398,8 +399,7 @@ class World:
         counts = PushCounts(self.metrics)
         self.journal = PushJournal(self.ledger, self._look)  # type: ignore[arg-type]
         self.targets = Targets(
-            self.receivers.get,
-            self.receivers.disable,
+            self.receivers,
             self.receivers,
             counts,
             places=places,
@@ -408,7 +408,7 @@ class World:
             writable=lambda: self.journal.writable,
         )
         self.receivers.on_change.append(self.targets.changed)
-        self._counts = counts
+        self._recorders = PushRecorders(self.journal, Replies(self.parts.ids), counts)
         self.pushers: dict[str, Pusher] = {}
 
     async def _ensure(self, name: str, settings: SubscriptionSettings) -> None:
@@ -422,9 +422,7 @@ class World:
         """A subscription to the queue of its name."""
         values = {"broker": "b", "queue": name, "push": endpoint or name, **settings}
         subscription = SubscriptionResource(name, msgspec.convert(values, SubscriptionSettings), "e", read_only=False)
-        pusher = self.pushers[name] = Pusher(
-            subscription, self.parts, self.targets, self.journal, Replies(self.parts.ids), self._counts
-        )
+        pusher = self.pushers[name] = Pusher(subscription, self.parts, self.targets, self._recorders)
         await pusher.start()
         return pusher
 

@@ -15,16 +15,16 @@ somebody else settled it meanwhile (purged it, say), nothing happens.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, Protocol
 
 from gateway.amqp.operations import Settlement
-from gateway.config import SubscriptionSettings
 from gateway.core.leasing.parts import Parts
 from gateway.core.sources.arrivals import Arrival, Arrivals, now_us
 from gateway.core.sources.dead_letters import UndeliverableMessage, place_of
 from gateway.core.sources.deduplicator import Deduplicator
 from gateway.core.sources.own_queues import queue_of
+from gateway.core.subscriptions import SubscriptionResource
 from gateway.errors import LedgerUnavailable
 from gateway.ledger import EventKind, LogEntry, id_text
 from gateway.ledger.pending.owed import BacklogEntry, Ending
@@ -49,35 +49,48 @@ ASK_PAUSE: Final = 0.5
 """After this many seconds a request to a ledger that is away is repeated."""
 
 
+class PushRecorders(NamedTuple):
+    """Where the outcomes of all pushed subscriptions of a process go."""
+
+    journal: PushJournal
+    """To the ledger."""
+    replies: Replies
+    """To the brokers, as replies."""
+    counts: PushCounts
+    """To the metrics."""
+
+
+class MessageHolder(Protocol):
+    """The pushed subscription that holds the messages."""
+
+    def gone(self, arrival: Arrival, settlement: Settlement) -> None:
+        """Tell the broker what is to become of what it holds."""
+
+    def settled(self) -> None:
+        """The ledger's row of a message is no longer in the way of others."""
+
+
 class PushOutcomes:
     """The messages of one subscription after an attempt. When a method returns, what follows is safe."""
 
     def __init__(
         self,
-        subscription: str,
-        settings: SubscriptionSettings,
+        subscription: SubscriptionResource,
         parts: Parts,
-        journal: PushJournal,
-        replies: Replies,
-        counts: PushCounts,
+        recorders: PushRecorders,
         arrivals: Arrivals,
         deduplicator: Deduplicator[Arrival],
         backlog: EndpointBacklog,
-        *,
-        gone: Callable[[Arrival, Settlement], None],
-        settled: Callable[[], None],
+        holder: MessageHolder,
     ) -> None:
-        """``gone`` tells the broker what is to become of what it holds, ``settled`` is called when the ledger's row of
-        a message is no longer in the way of others."""
         self.last_error = ""
         """Why the last attempt failed."""
         self.last_error_at: int | None = None
-        self._subscription = subscription
+        settings = subscription.settings
+        self._subscription = subscription.name
         self._settings = settings
         self._parts = parts
-        self._journal = journal
-        self._replies = replies
-        self._counts = counts
+        self._journal, self._replies, self._counts = recorders
         self._arrivals = arrivals
         self._deduplicator = deduplicator
         self._notes = Notes(arrivals, settings.push)
@@ -85,8 +98,8 @@ class PushOutcomes:
         self._place = place_of(settings)
         self._keeping: set[bytes] = set()
         """Ids of rows that are being stored."""
-        self._gone = gone
-        self._settled = settled
+        self._gone = holder.gone
+        self._settled = holder.settled
 
     async def delivered(self, item: PushDelivery, outcome: SendOutcome, *, reply: bool) -> None:
         """The endpoint took it. ``reply``: what it answered may be a reply."""
