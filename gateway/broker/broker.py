@@ -265,8 +265,6 @@ class Broker:
         clock: seconds, of any beginning, for turns; None: each request is done at once.
         virtual_hosts: the virtual hosts that there are. A leading slash means nothing, so ``/`` is also the
             empty name.
-        on_skip: told once of each message in a queue that some connection cannot carry.
-        on_refused_match: told of each message whose queues, or selector's answer, would have cost too much.
         budgets: what each user may hold; None: no user has a share.
     """
 
@@ -279,12 +277,12 @@ class Broker:
         limits: BrokerLimits | None = None,
         clock: Callable[[], float] | None = None,
         virtual_hosts: Iterable[str] = ("/",),
-        on_skip: Callable[[Skip], None] = lambda skip: None,
-        on_refused_match: Callable[[], None] = lambda: None,
         budgets: Budgets | None = None,
     ) -> None:
-        self.on_skip = on_skip
-        self.on_refused_match = on_refused_match
+        self.on_skip: Callable[[Skip], None] = lambda skip: None
+        """Called once for each message in a queue that some connection cannot carry."""
+        self.on_refused_match: Callable[[], None] = lambda: None
+        """Called for each message whose queues, or selector's answer, would have cost too much."""
         self.limits = limits if limits is not None else DEFAULT_BROKER_LIMITS
         self.turn = Turn(clock, self.limits.turn)
         """A caller on the event loop begins it."""
@@ -298,7 +296,7 @@ class Broker:
         self._scram_keys: dict[str, ScramKeys] = {}
         self._virtual_hosts = {
             _bare(name): VirtualHost(
-                name or "/", self.memory, self.limits, random_octets, wall_clock, self.turn, self.jobs, self._lost
+                name or "/", self.memory, self.limits, random_octets, wall_clock, self.jobs, self._lost
             )
             for name in virtual_hosts
         }

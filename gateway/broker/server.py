@@ -108,10 +108,10 @@ class EmbeddedBroker:
             wall_clock=wall_time,
             limits=broker_limits,
             clock=monotonic_time,
-            on_skip=self._skipped,
-            on_refused_match=self._match_refused,
             budgets=budgets,
         )
+        self.broker.on_skip = self._skipped
+        self.broker.on_refused_match = self._match_refused
         config = ServerConfig(
             authenticate=self.broker.authenticate,
             open_virtual_host=self.broker.open_virtual_host,

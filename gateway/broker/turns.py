@@ -57,10 +57,10 @@ def _stopped() -> float:
 class Jobs:
     """What goes on in later turns. Each job has a piece of it done in its turn."""
 
-    __slots__ = ("_jobs", "_turn")
+    __slots__ = ("_jobs", "turn")
 
     def __init__(self, turn: Turn) -> None:
-        self._turn = turn
+        self.turn = turn
         self._jobs: deque[Job] = deque()
 
     def __bool__(self) -> bool:
@@ -68,7 +68,7 @@ class Jobs:
 
     def start(self, job: Job) -> None:
         """Work on a job until it is done or the turn is over, and then in later turns."""
-        over = self._turn.over
+        over = self.turn.over
         while not over():
             if done(job):
                 return
@@ -76,7 +76,7 @@ class Jobs:
 
     def go_on(self) -> None:
         """Work until the turn is over."""
-        jobs, over = self._jobs, self._turn.over
+        jobs, over = self._jobs, self.turn.over
         while jobs:
             job = jobs.popleft()
             if not done(job):

@@ -41,7 +41,7 @@ from gateway.broker.dtx import Branches
 from gateway.broker.exchanges import EXCHANGE_TYPES, PREDECLARED, Binding, Destination, Exchange
 from gateway.broker.queues import BATCH, HOPS_MAX, LEVEL_WEIGHT, Entry, Envelope, Memory, Queue, Tenant
 from gateway.broker.refusals import inequivalent, locked, missing, refusal, title
-from gateway.broker.turns import PIECE, Job, Jobs, Turn, drained, for_each, pieces
+from gateway.broker.turns import PIECE, Job, Jobs, drained, for_each, pieces
 from gateway.limits import BrokerLimits
 
 
@@ -85,8 +85,7 @@ class VirtualHost:
     Args:
         random_octets: for the names of queues that the server names.
         wall_clock: seconds since 1970, for ``x-death``.
-        turn: how long work goes on before others have their turn.
-        jobs: what is left of it then.
+        jobs: what is left of work when its turn is over.
         lost: called for a dead letter that is dropped, with the name of its queue and the reason.
     """
 
@@ -97,12 +96,11 @@ class VirtualHost:
         limits: BrokerLimits,
         random_octets: Callable[[int], bytes],
         wall_clock: Callable[[], float],
-        turn: Turn,
         jobs: Jobs,
         lost: Callable[[str, str], None],
     ) -> None:
         self.name = name
-        self.turn = turn
+        self.turn = jobs.turn
         self._jobs = jobs
         self._lost = lost
         self.memory = memory

@@ -11,7 +11,6 @@ from gateway.config import BrokerSettings, FrontSettings
 from gateway.core.gateway import Gateway
 from gateway.errors import ConfigurationError
 from gateway.front.channels.rules import RULE_NAMES
-from gateway.front.records import FrontRecords
 from gateway.front.server import Front
 from gateway.front.shares import BYTES, measured
 from gateway.front.store import GatewayLedger
@@ -80,10 +79,7 @@ class Fronts:
             return
         ledger, budgets = GatewayLedger(gateway), gateway.budgets
         self.fronts = {
-            name: Front(
-                name, each, brokers, metrics, ledger=ledger, budgets=budgets, records=FrontRecords(name, gateway)
-            )
-            for name, each in settings.items()
+            name: Front(name, each, brokers, metrics, ledger=ledger, budgets=budgets) for name, each in settings.items()
         }
         budgets[BYTES].measure = measured(
             lambda: [each.shares for each in self.fronts.values() if each.shares is not None]

@@ -63,9 +63,9 @@ class Front:
         brokers: of all brokers, by name.
         metrics: where what happens is counted.
         connector: opens streams to the upstream in place of TCP and TLS.
-        ledger: what keeps publishes while the broker is away; None: they wait.
+        ledger: what keeps publishes while the broker is away, and timelines, if the settings ask for them; None:
+            publishes wait, and there are no timelines.
         budgets: what each user may hold; None: no user has a share.
-        records: where timelines go, if the settings ask for them.
     """
 
     def __init__(
@@ -78,7 +78,6 @@ class Front:
         connector: Dial | None = None,
         ledger: PublishLedger | None = None,
         budgets: Budgets | None = None,
-        records: PublishRecords | None = None,
     ) -> None:
         self.name = name
         self.settings = settings
@@ -94,7 +93,7 @@ class Front:
         self.users = FrontUsers(name, settings.users)
         self.pool = LinkPool(name, settings, brokers, self.counts, connector)
         self.store = None if ledger is None else FrontStore(name, settings, ledger, self.counts)
-        self._records = records
+        self._records = None if ledger is None else ledger.records(name)
         self.shares = None if budgets is None else FrontShares(name, settings, budgets)
         self._numbers = count(1)
         self._listener: Listener | None = None

@@ -23,6 +23,7 @@ from gateway.core.publishing.publisher import Publication, PublishOutcome
 from gateway.errors import BudgetExceeded, GatewayError, Overloaded
 from gateway.front.channels import publishing
 from gateway.front.counts import FrontCounts
+from gateway.front.records import FrontRecords
 from gateway.front.shares import label
 from gateway.observing.telemetry import log
 from gateway.runtime.clock import clock
@@ -30,7 +31,7 @@ from gateway.runtime.tasks import Tasks
 
 if TYPE_CHECKING:
     from gateway.front.channels.channel import FrontChannel
-    from gateway.front.client import FrontClient
+    from gateway.front.client import FrontClient, PublishRecords
 
 BATCH: Final = 500
 """Most publishes in one commit."""
@@ -64,6 +65,9 @@ class PublishLedger(Protocol):
     def held_bytes(self, client: str) -> int:
         """Bytes of messages that are kept of a client."""
 
+    def records(self, front: str) -> PublishRecords | None:
+        """Where timelines of what clients of a front publish go; None: nowhere."""
+
 
 class GatewayLedger:
     """The outbox of the gateway."""
@@ -90,6 +94,10 @@ class GatewayLedger:
     def held_bytes(self, client: str) -> int:
         """See :class:`PublishLedger`."""
         return self._gateway.budgets["scheduled_bytes"].held_by(ShareHolder(client))
+
+    def records(self, front: str) -> PublishRecords | None:
+        """See :class:`PublishLedger`."""
+        return FrontRecords(front, self._gateway)
 
 
 class StoredPublish(NamedTuple):

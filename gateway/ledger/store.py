@@ -57,6 +57,7 @@ from gateway.ledger.writing.records import (
     RecordedEvent,
     ResourceRecord,
     Seen,
+    StoredAnswer,
     StoredMessage,
     Timeline,
 )
@@ -388,9 +389,8 @@ class Ledger:
                 be the other's).
             LedgerUnavailable: not written.
         """
-        await self._writer.submit(
-            SettleKey(self._loop.create_future(), client, key, ANSWERED, entries, status, headers, body)
-        )
+        answer = StoredAnswer(status, dict(headers or {}), body)
+        await self._writer.submit(SettleKey(self._loop.create_future(), client, key, ANSWERED, entries, answer))
 
     async def free_key(self, client: str, key: str, entries: Sequence[LogEntry] = ()) -> None:
         """Forget a key this process holds, because nothing was sent (503): it may be used again at once. The

@@ -15,11 +15,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from functools import partial
 from typing import Final
 
 from gateway.amqp.message import Message
-from gateway.amqp.operations import BindingFound, ExchangeFound
+from gateway.amqp.operations import BindingFound, Consume, ExchangeFound
 from gateway.amqp.values import Table
 from gateway.config import BrokerSettings
 from gateway.errors import BrokerUnavailable, GatewayError, Unsupported
@@ -32,7 +31,7 @@ from gateway.session import Capabilities, Version
 from gateway.translation import TranslationTarget, target_of
 from gateway.transports.dial import Resolve
 from gateway.upstreams.branches import UpstreamBranches
-from gateway.upstreams.consuming.consumers import Consumer, ConsumerState
+from gateway.upstreams.consuming.consumers import ConsumedBroker, Consumer, ConsumerState
 from gateway.upstreams.consuming.dead_letters import DeadLetters
 from gateway.upstreams.consuming.deliveries import Delivery, Oversized
 from gateway.upstreams.consuming.delivery_limits import DeliveryLimits
@@ -79,13 +78,8 @@ class Upstream:
         self.url = self._dialer.url
         self._publisher = Publisher(
             name,
+            settings,
             login=self.url.user,
-            window=settings.publish_window,
-            window_octets=settings.publish_window_octets,
-            channels=settings.publish_channels,
-            message_max=settings.message_max,
-            mark=settings.annotate,
-            repeat=settings.publish_repeat,
             check_exchange=self.query_exchange,
             on_state=self._judge,
             on_answered=self._answered,
@@ -464,20 +458,18 @@ class Upstream:
             BrokerUnavailable: no link.
         """
         consumer = Consumer(
-            queue,
+            Consume(0, queue, no_ack=no_ack, exclusive=exclusive, arguments=arguments or {}, acquired=acquired),
             prefetch,
             on_delivery,
-            exclusive=exclusive,
-            no_ack=no_ack,
-            acquired=acquired,
-            arguments=arguments,
-            link=partial(self._consuming_link, queue),
-            check_queue=self._topology.check_queue,
-            query_queue=self._topology.query_queue,
-            on_oversized=self._oversized,
-            limits=self.delivery_limits if acquired and not no_ack else None,
-            pause_min=self.settings.reconnect_min,
-            pause_max=self.settings.reconnect_max,
+            ConsumedBroker(
+                self._consuming_link,
+                self._topology.check_queue,
+                self._topology.query_queue,
+                self._oversized,
+                self.delivery_limits,
+                self.settings.reconnect_min,
+                self.settings.reconnect_max,
+            ),
         )
         consumer.on_state.append(self._consumer_changed)
         self._consumers.add(consumer)

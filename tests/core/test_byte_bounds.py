@@ -111,7 +111,12 @@ async def test_a_stream_has_a_window_in_bytes(
     monkeypatch.setattr(streams, "BATCH_BYTES", 2 * SIZE)
     gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     stream = streams.DeliveryStream(
-        gateway.consuming, gateway.subscriptions, gateway.ledger, billing, 100, None, gone, shared=False
+        gateway.consuming,
+        gateway.subscriptions,
+        gateway.ledger,
+        billing,
+        streams.StreamReader(gone, 100, None),
+        shared=False,
     )
     await publish(gateway, 10)
     reader = Reader(stream, gone)
@@ -132,9 +137,13 @@ async def test_a_stream_waits_where_others_hold_all_bytes(
     budget.take(ALONE, SIZE)
     gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     stream = streams.DeliveryStream(
-        gateway.consuming, gateway.subscriptions, gateway.ledger, billing, 100, None, gone,
-        shared=False, bytes_left=lambda: budget.check(ALONE),
-    )  # fmt: skip
+        gateway.consuming,
+        gateway.subscriptions,
+        gateway.ledger,
+        billing,
+        streams.StreamReader(gone, 100, None, bytes_left=lambda: budget.check(ALONE)),
+        shared=False,
+    )
     await publish(gateway, 2)
     reader = Reader(stream, gone)
     await asyncio.sleep(0.1)

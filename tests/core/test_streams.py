@@ -10,7 +10,7 @@ import pytest
 
 from gateway.core import Gateway, Pulled, SubscriptionResource
 from gateway.core.leasing import streams
-from gateway.core.leasing.streams import DeliveryStream
+from gateway.core.leasing.streams import DeliveryStream, StreamReader
 from gateway.upstreams import UpstreamState
 from tests.core.fakes import FakeUpstream
 from tests.core.test_intake import until
@@ -62,7 +62,12 @@ async def read(gateway: Gateway) -> AsyncIterator[Open]:
     ) -> Reader:
         gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         stream = DeliveryStream(
-            gateway.consuming, gateway.subscriptions, gateway.ledger, subscription, window, seconds, gone, shared=shared
+            gateway.consuming,
+            gateway.subscriptions,
+            gateway.ledger,
+            subscription,
+            StreamReader(gone, window, seconds),
+            shared=shared,
         )
         readers.append(Reader(stream, gone))
         return readers[-1]

@@ -77,6 +77,9 @@ class Ledger:
     def held_bytes(self, client: str) -> int:
         return sum(len(item.message.body) for kept, _, item in self.kept if kept == client)
 
+    def records(self, front: str) -> None:
+        """It keeps no timelines."""
+
     @property
     def bodies(self) -> list[bytes]:
         return [bytes(item.message.body) for _, _, item in self.kept]

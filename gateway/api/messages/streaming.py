@@ -34,7 +34,7 @@ from gateway.api.http.call import Call
 from gateway.api.http.problems import ApiProblem
 from gateway.api.messages.pulled_json import GATHERED, pieces_of
 from gateway.core.leasing.pulled import Pulled
-from gateway.core.leasing.streams import DeliveryStream
+from gateway.core.leasing.streams import DeliveryStream, StreamReader
 from gateway.core.sources.own_queues import queue_of
 from gateway.core.sources.turns import Turns
 from gateway.core.subscriptions import SubscriptionResource
@@ -158,18 +158,21 @@ def stream_answer(call: Call, subscription: SubscriptionResource) -> Response:
         return await why_refused(call, settings.broker, queue_of(subscription.name, settings))
 
     async def pieces(gone: asyncio.Future[None]) -> AsyncGenerator[bytes, None]:
+        reader = StreamReader(
+            gone,
+            query.max_outstanding,
+            query.ack_deadline_seconds,
+            call.client,
+            lambda: gateway.budgets["bytes"].check(call.client),
+            refused,
+        )
         stream = DeliveryStream(
             gateway.consuming,
             gateway.subscriptions,
             gateway.ledger,
             subscription,
-            query.max_outstanding,
-            query.ack_deadline_seconds,
-            gone,
+            reader,
             shared=gateway.peers.shared,
-            refused=refused,
-            client=call.client,
-            bytes_left=lambda: gateway.budgets["bytes"].check(call.client),
         )
         try:
             yield form.heartbeat  # so that the reader knows that it is heard

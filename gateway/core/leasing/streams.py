@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from gateway.amqp.message import Message
@@ -57,6 +57,24 @@ _ELSEWHERE: Final = Stored(Message(), "", "", False, False)
 """In place of a message that the ledger holds: its lease is enough to settle it."""
 
 
+@dataclass(frozen=True, slots=True)
+class StreamReader:
+    """Who reads a stream, and how much of it may be out."""
+
+    gone: asyncio.Future[None]
+    """Done when the reader is gone."""
+    window: int
+    """Most messages that are out and not settled."""
+    lease_seconds: float | None
+    """How long each message is leased; None: as the subscription says."""
+    client: ShareHolder = ALONE
+    """Whose share of leases it takes."""
+    bytes_left: Callable[[], int] = lambda: WINDOW_BYTES
+    """Returns how many bytes of messages that client may hold besides; raises BudgetExceeded, Overloaded: none."""
+    refused: Callable[[], Awaitable[str]] | None = None
+    """Says why the reader may have no more; empty: it may."""
+
+
 class DeliveryStream:
     """One reader's stream. :meth:`batches` to the end, then :meth:`close`."""
 
@@ -66,32 +84,20 @@ class DeliveryStream:
         subscriptions: SubscriptionRegistry,
         ledger: Ledger,
         subscription: SubscriptionResource,
-        window: int,
-        seconds: float | None,
-        gone: asyncio.Future[None],
+        reader: StreamReader,
         *,
         shared: bool,
-        refused: Callable[[], Awaitable[str]] | None = None,
-        client: ShareHolder = ALONE,
-        bytes_left: Callable[[], int] = lambda: WINDOW_BYTES,
     ) -> None:
-        """``seconds``: how long each message is leased; None: as the subscription says. ``gone``: done when the reader
-        is. ``shared``: other processes may settle what the ledger holds. ``refused`` says why the reader may have no
-        more; empty: it may. ``client``: whose share of leases it takes. ``bytes_left`` returns how many bytes of
-        messages that client may hold besides; raises BudgetExceeded, Overloaded: none."""
+        """``shared``: other processes may settle what the ledger holds."""
         self.reason = ""
         """Why it has ended."""
         self._consuming = consuming
         self._subscriptions = subscriptions
         self._ledger = ledger
         self._subscription = subscription
-        self._window = window
-        self._seconds = seconds
-        self._gone = gone
+        self._reader = reader
+        self._gone = reader.gone
         self._shared = shared
-        self._refused = refused
-        self._client = client
-        self._bytes_left = bytes_left
         self._loop = asyncio.get_running_loop()
         self._out: dict[int | bytes, Pulled] = {}
         """What is not settled: by the number of the lease, or by the delivery of the ledger."""
@@ -110,7 +116,7 @@ class DeliveryStream:
                 return
             pulled: list[Pulled] = []
             left = min(said + HEARTBEAT - clock.monotonic(), ASK_EVERY)
-            room = self._window - len(self._out)
+            room = self._reader.window - len(self._out)
             try:
                 if room <= 0 or self._window_left <= 0:
                     await self._wait_for_room(max(left, 0.0))
@@ -154,8 +160,8 @@ class DeliveryStream:
 
     async def _is_refused(self) -> bool:
         """Whether the reader may have no more; then that is the reason."""
-        if self._refused is not None:
-            self.reason = await self._refused()
+        if self._reader.refused is not None:
+            self.reason = await self._reader.refused()
         return bool(self.reason)
 
     def _over(self) -> bool:
@@ -166,11 +172,13 @@ class DeliveryStream:
         if _place(found) != _place(self._subscription):  # its reader was let in for another queue
             raise StateError(f"the subscription {found.name!r} takes from another queue now: start again")
         self._subscription = found
-        bytes_max = min(BATCH_BYTES, self._window_left, self._bytes_left())
+        reader, seconds = self._reader, self._reader.lease_seconds
+        bytes_max = min(BATCH_BYTES, self._window_left, reader.bytes_left())
         pulled = await self._consuming.pull(
-            self._subscription, wanted, wait, self._seconds, self._gone, self._client, bytes_max
+            self._subscription, wanted, wait, seconds, self._gone, reader.client, bytes_max
         )
-        seconds = self._seconds if self._seconds is not None else self._subscription.settings.ack_deadline_seconds
+        if seconds is None:
+            seconds = self._subscription.settings.ack_deadline_seconds
         for item in pulled:
             lease = item.lease
             if isinstance(lease, LedgerLease):

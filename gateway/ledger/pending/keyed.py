@@ -17,7 +17,7 @@ from gateway.ledger.pending.keys import ANSWERED, KeyStatements
 from gateway.ledger.pending.outbox import OutboxRows
 from gateway.ledger.pending.owed import Promised
 from gateway.ledger.writing.calls import Claim, Put, SettleKey
-from gateway.ledger.writing.records import KeyClaim, LogEntry, New, Unknown
+from gateway.ledger.writing.records import KeyClaim, LogEntry, New, StoredAnswer, Unknown
 
 
 class KeyedAccess(Protocol):
@@ -84,7 +84,7 @@ class KeyedOutbox:
             self._append(connection, lease, list(entries))
             there = self._shards.now if self._clock is None else self._clock()
             self._rows.put(connection, [Put(_future(), rows)], now, there)
-            end = SettleKey(_future(), client, key, ANSWERED, (), status, headers, body)
+            end = SettleKey(_future(), client, key, ANSWERED, (), StoredAnswer(status, dict(headers), body))
             self._keys.settle(connection, lease, [end], now)
             if end.error is not None:
                 raise end.error

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from gateway.errors import GatewayError
 from gateway.ledger.pending.keys import ANSWERED, FREE, UNKNOWN
 from gateway.ledger.writing.calls import Claim, SettleKey
-from gateway.ledger.writing.records import Intent, KeyClaim, LogEntry, New
+from gateway.ledger.writing.records import Intent, KeyClaim, LogEntry, New, StoredAnswer
 
 if TYPE_CHECKING:
     from gateway.ledger.store import Ledger
@@ -45,6 +45,11 @@ class EndedKey(NamedTuple):
     """What became of its messages; of those without an outcome the intents stay, where the key does."""
     status: int = 0
     body: bytes = b""
+
+    @property
+    def answer(self) -> StoredAnswer | None:
+        """What is kept under the key."""
+        return StoredAnswer(self.status, {}, self.body) if self.ending == ANSWERED else None
 
 
 class Keyring:
@@ -81,9 +86,7 @@ class Keyring:
         loop = get_running_loop()
         found = await self._ledger.submit_all(
             [
-                SettleKey(
-                    loop.create_future(), client, each.key, each.ending, each.entries, each.status, None, each.body
-                )
+                SettleKey(loop.create_future(), client, each.key, each.ending, each.entries, each.answer)
                 for each in ended
             ]
         )

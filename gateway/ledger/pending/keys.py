@@ -241,8 +241,9 @@ class KeyStatements:
         """End claims. Those whose key is not this lease's any more get an error."""
         endings = {ANSWERED: RowBatch(), FREE: RowBatch(), UNKNOWN: RowBatch()}
         for call in sorted(settles, key=lambda call: call.key_id):
-            if call.ending == ANSWERED:
-                endings[ANSWERED].add((call.status,), call.key_id, document(call.headers), call.body)
+            if call.answer is not None:
+                answer = call.answer
+                endings[ANSWERED].add((answer.status,), call.key_id, document(answer.headers), answer.body)
             else:
                 endings[call.ending].add((), call.key_id)
         mine = {"my_shard": lease.shard, "my_fence": lease.fence}

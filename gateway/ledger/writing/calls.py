@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from asyncio import Future
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
@@ -13,7 +13,7 @@ from gateway.budgets import ALONE
 from gateway.ledger.db.shards import ShardLease
 from gateway.ledger.logs.logged import Spooled
 from gateway.ledger.pending.owed import BacklogEntry, BacklogSettlement, Ending, KeptBody, Owed, Promised
-from gateway.ledger.writing.records import InboxRow, Intent, LogEntry
+from gateway.ledger.writing.records import InboxRow, Intent, LogEntry, StoredAnswer
 from gateway.ledger.writing.states import EventKind
 
 T = TypeVar("T", LogEntry, InboxRow)
@@ -122,7 +122,7 @@ class Claim(WriterCall):
 class SettleKey(WriterCall):
     """The end of a claim: ``finish_key`` (``done``), ``free_key`` (``free``) or ``unknown_key`` (``unknown``)."""
 
-    __slots__ = ("body", "ending", "entries", "headers", "key_id", "status")
+    __slots__ = ("answer", "ending", "entries", "key_id")
 
     def __init__(
         self,
@@ -131,17 +131,14 @@ class SettleKey(WriterCall):
         key: str,
         ending: str,
         entries: Sequence[LogEntry],
-        status: int = 0,
-        headers: Mapping[str, str] | None = None,
-        body: bytes = b"",
+        answer: StoredAnswer | None = None,
     ) -> None:
         super().__init__(future)
         self.key_id = key_digest(client, key)
         self.ending = ending
         self.entries = entries
-        self.status = status
-        self.headers = headers
-        self.body = body
+        self.answer = answer
+        """To be kept (``done``)."""
 
     @property
     def rows(self) -> int:

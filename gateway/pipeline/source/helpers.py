@@ -54,11 +54,10 @@ def stream(
     log: str,
     columns: Sequence[str] = (),
     cursor: str | None = None,
-    max_rows: int | None = None,
-    **options: str,
+    **options: Any,
 ) -> DataFrame:
     """The rows of a log as they come. :class:`Stream` is for those who want their cursor told and let go at the end."""
-    return Stream(spark, pipeline, log, columns, cursor, max_rows, None, 0, **options).frame
+    return Stream(spark, pipeline, log, columns, cursor, **options).frame
 
 
 class Stream:
@@ -71,12 +70,11 @@ class Stream:
         log: str,
         columns: Sequence[str] = (),
         cursor: str | None = None,
-        max_rows: int | None = None,
         owner: str | None = None,
         source: int = 0,
-        **options: str,
+        **options: Any,
     ) -> None:
-        """Arguments as for :func:`stream`.
+        """Arguments as for :func:`stream`; ``options`` such as ``max_rows`` are those of the source.
 
         Args:
             cursor: the name of the cursor; None: the stream has none.
@@ -84,7 +82,7 @@ class Stream:
                 was killed finds its cursor taken for a minute.
             source: the place of the log among the query's sources.
         """
-        given = dict(options)
+        given = {name: str(value) for name, value in options.items()}
         self.cursor = cursor
         self.owner = owner
         if cursor is not None:
@@ -92,8 +90,6 @@ class Stream:
 
             self.owner = owner or new_owner()
             given |= {"cursor": cursor, "owner": self.owner}
-        if max_rows is not None:
-            given["max_rows"] = str(max_rows)
         self._spark = spark
         self._source = source
         self._listener: StreamingQueryListener | None = None

@@ -15,11 +15,11 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from gateway.amqp.operations import Cancel, Cancelled, Consume, Deliver, Operation, Qos
-from gateway.amqp.values import Table
 from gateway.errors import BrokerUnavailable, GatewayError, NotFound
 from gateway.link import Link
 from gateway.observing.telemetry import log
@@ -113,28 +113,32 @@ class ConsumerChannel(DeliveryChannel):
             self.over.set_result(None)
 
 
+class ConsumedBroker(NamedTuple):
+    """What consumers ask of the broker that they consume from."""
+
+    link: Callable[[str], Awaitable[Link]]
+    """A link with room for a consumer of a queue."""
+    check_queue: Callable[[str], Awaitable[None]]
+    query_queue: Callable[[str], Awaitable[QueueInfo]]
+    on_oversized: Callable[[Oversized, Callable[[], None]], None]
+    limits: DeliveryLimits
+    pause_min: float
+    pause_max: float
+    """Pauses before a consumer that ended is started again, in seconds."""
+
+
 class Consumer:
     """A consumer of one queue. Made by :meth:`gateway.upstreams.upstream.Upstream.consume`."""
 
     def __init__(
         self,
-        queue: str,
+        request: Consume,
         prefetch: int,
         on_delivery: Callable[[Delivery], None],
-        *,
-        exclusive: bool,
-        no_ack: bool,
-        acquired: bool,
-        arguments: Table | None,
-        link: Callable[[], Awaitable[Link]],
-        check_queue: Callable[[str], Awaitable[None]],
-        query_queue: Callable[[str], Awaitable[QueueInfo]],
-        on_oversized: Callable[[Oversized, Callable[[], None]], None],
-        limits: DeliveryLimits | None,
-        pause_min: float,
-        pause_max: float,
+        broker: ConsumedBroker,
     ) -> None:
-        self.queue = queue
+        """``request`` is sent again for each start, with the channel and the tag of that start."""
+        self.queue = request.queue
         self.prefetch = prefetch
         self.state = ConsumerState.STARTING
         self.reason = ""
@@ -142,16 +146,8 @@ class Consumer:
         self.on_state: list[Callable[[Consumer], None]] = []
         """Called on the loop after each change of ``state``."""
         self._on_delivery = on_delivery
-        self._exclusive = exclusive
-        self._no_ack = no_ack
-        self._acquired = acquired
-        self._arguments = arguments or {}
-        self._get_link = link
-        self._check_queue = check_queue
-        self._query_queue = query_queue
-        self._on_oversized = on_oversized
-        self._limits = limits
-        self._pause_min, self._pause_max = pause_min, pause_max
+        self._request = request
+        self._broker = broker
         self._channel: ConsumerChannel | None = None
         self._holders: list[ConsumerChannel] = []
         self._tag = ""
@@ -245,34 +241,25 @@ class Consumer:
             raise
 
     async def _begin(self) -> ConsumerChannel:
-        await self._get_link()  # the broker is there, so that it can be asked
-        await self._check_queue(self.queue)  # to consume from one that is not there may cost the connection
-        link = await self._get_link()
+        broker, request = self._broker, self._request
+        await broker.link(self.queue)  # the broker is there, so that it can be asked
+        await broker.check_queue(self.queue)  # to consume from one that is not there may cost the connection
+        link = await broker.link(self.queue)
         channel = link.channel(ConsumerChannel)  # at once: there was room for it when the link was given
         channel.queue = self.queue
         channel.on_delivery = self._on_delivery
-        channel.on_oversized = self._on_oversized
-        channel.limits = self._limits
-        channel.no_ack = self._no_ack
+        channel.on_oversized = broker.on_oversized
+        channel.limits = broker.limits if request.acquired and not request.no_ack else None
+        channel.no_ack = request.no_ack
         self._sort_holders()
-        channel.full_at = self.prefetch if len(self._holders) < HOLDERS_MAX and not self._no_ack else 0
+        channel.full_at = self.prefetch if len(self._holders) < HOLDERS_MAX and not request.no_ack else 0
         tag = f"gateway-{next(_tags)}"
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT):
                 await channel.open()
                 await channel.request(Qos(channel.number, prefetch_count=self.prefetch))
                 self._channel, self._tag, self._ended = channel, tag, False
-                await channel.request(
-                    Consume(
-                        channel.number,
-                        self.queue,
-                        tag,
-                        no_ack=self._no_ack,
-                        exclusive=self._exclusive,
-                        arguments=self._arguments,
-                        acquired=self._acquired,
-                    )
-                )
+                await channel.request(replace(request, channel=channel.number, consumer_tag=tag))
         except TimeoutError:
             channel.abandon()
             raise BrokerUnavailable(f"queue {self.queue!r}: no answer within {ANSWER_TIMEOUT:g} s") from None
@@ -291,7 +278,7 @@ class Consumer:
 
     async def _run(self, channel: ConsumerChannel) -> None:
         """Wait for the end of a consumer, and start the next."""
-        backoff = Backoff(self._pause_min, self._pause_max)
+        backoff = Backoff(self._broker.pause_min, self._broker.pause_max)
         while True:
             at_once = False
             began = clock.monotonic()
@@ -316,7 +303,7 @@ class Consumer:
                 channel.abandon()
             else:
                 self._set(ConsumerState.DOWN, str(channel.closed))
-            if at_once or clock.monotonic() - began > self._pause_max:
+            if at_once or clock.monotonic() - began > self._broker.pause_max:
                 backoff.reset()
             while True:
                 await clock.sleep(0.0 if at_once else backoff.next())
@@ -353,7 +340,7 @@ class Consumer:
     async def _is_gone(self) -> bool:
         """Whether the queue is known to be gone, or the consumer from it."""
         try:
-            return not (await self._query_queue(self.queue)).consumer_count
+            return not (await self._broker.query_queue(self.queue)).consumer_count
         except NotFound:
             return True
         except GatewayError:

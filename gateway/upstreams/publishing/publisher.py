@@ -21,6 +21,7 @@ from typing import Final
 
 from gateway.amqp.message import Message
 from gateway.amqp.operations import Publish
+from gateway.config import BrokerSettings
 from gateway.errors import (
     AccessRefused,
     BrokerUnavailable,
@@ -62,40 +63,36 @@ class Publisher:
     def __init__(
         self,
         name: str,
+        settings: BrokerSettings,
         *,
         login: str,
-        window: int,
-        window_octets: int,
-        channels: int,
-        message_max: int,
-        mark: bool,
-        repeat: bool,
         check_exchange: Callable[[str], Awaitable[object]],
         on_state: Callable[[], None],
         on_answered: Callable[[float], None] = lambda seconds: None,
     ) -> None:
-        """``mark``: whether what is sent a second time gets a header that says so. ``repeat``: whether it is.
-        ``on_answered`` is called with how long an outcome took, for some of them."""
+        """``on_answered`` is called with how long an outcome took, for some of them."""
         self.name = name
         self.pending_octets = 0
         self.unavailable = "not connected yet"
         """Why nothing can be published; "" while it can."""
         self._login = login
-        self._window = window
-        self._window_octets = window_octets
-        self._channels = channels
-        self._message_max = message_max
-        self._body_max = message_max
+        self._window = settings.publish_window
+        self._window_octets = settings.publish_window_octets
+        self._channels = settings.publish_channels
+        self._message_max = settings.message_max
+        self._body_max = settings.message_max
         """The same, or what this broker is known to take where that is less."""
-        self._mark = mark
-        self._repeat = repeat
+        self._mark = settings.annotate
+        """What is sent a second time gets a header that says so."""
+        self._repeat = settings.publish_repeat
+        """It is sent a second time."""
         self._check_exchange = check_exchange
         self._on_state = on_state
         self._on_answered = on_answered
         self._loop = asyncio.get_running_loop()
         self._link: Link | None = None
         self._exchanges: dict[str, PublishedExchange] = {}
-        self._waiting = WaitingRoom(name, window_octets)
+        self._waiting = WaitingRoom(name, settings.publish_window_octets)
         self._pump_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = NEVER
