@@ -380,7 +380,7 @@ async def running(
                 detail="ledger.secrets_file is not set: what this gateway seals, others on this ledger cannot open, "
                 "and its rows of the audit log they cannot check",
             )  # fmt: skip
-        endpoints = EndpointRegistry(ledger, config.endpoints, sender, transport, seals, origin=config.outbound.origin)
+        endpoints = EndpointRegistry(ledger, config.endpoints, sender, seals, origin=config.outbound.origin)
         heads = Heads(ledger, config.audit, data, metrics, partial(_tell_head, endpoints, config.audit.send_endpoint))
         await heads.start()
         stack.push_async_callback(heads.close)

@@ -83,8 +83,8 @@ class BridgeFlow:
         Args:
             on_full: more octets are held than :attr:`octets_max`; True: this channel's are given back from now on, so
                 it must end.
-            on_enough: as many messages as asked for are done.
-            on_crash: a fault of ours.
+            on_enough: the limit of messages is done.
+            on_crash: an internal error.
         """
         settings = route.settings
         self.dead_letters: BridgeDeadLetterPublisher

@@ -344,7 +344,7 @@ def _run(
 ) -> None:
     """Run a job, and print what it did."""
     from gateway.pipeline.jobs import runs
-    from gateway.pipeline.jobs.base import Context, job_of
+    from gateway.pipeline.jobs.base import Context, JobRequest, job_of
     from gateway.pipeline.reports.page import report
     from gateway.pipeline.reports.text import text_of
     from gateway.terminal import Progress
@@ -354,10 +354,7 @@ def _run(
     signal.signal(signal.SIGTERM, _end)
     context = Context(
         _settings(given),
-        run_id or runs.new_id(name),
-        options,
-        job=name,
-        dry_run=dry_run,
+        JobRequest(run_id or runs.new_id(name), options, name, dry_run),
         master=master,
         reporter=Progress(as_json),
     )

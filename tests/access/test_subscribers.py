@@ -35,7 +35,7 @@ async def make(gateway: Gateway, upstream: FakeUpstream) -> Any:
         "hook": EndpointSettings(url="https://hook.example/", signing=("v1a",)),
         "answers": EndpointSettings(url="https://hook.example/", signing=("v1a",), reply=True),
     }
-    endpoints = EndpointRegistry(gateway.ledger, configured, sender, transport, Seals([bytes(32)]))
+    endpoints = EndpointRegistry(gateway.ledger, configured, sender, Seals([bytes(32)]))
     await endpoints.start()
 
     def client(*scopes: str) -> httpx.AsyncClient:

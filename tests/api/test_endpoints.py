@@ -43,7 +43,7 @@ async def endpoints(
     transport = make()
     sender = Sender(transport)
     configured = {"file": EndpointSettings(url=server.url("/200"), signing=("v1a",))}
-    found = EndpointRegistry(gateway.ledger, configured, sender, transport, Seals([bytes(32)]))
+    found = EndpointRegistry(gateway.ledger, configured, sender, Seals([bytes(32)]))
     await found.start()
     yield found
     await found.close()
@@ -321,7 +321,7 @@ async def test_only_an_admin_learns_how_a_name_resolves(
 
     transport = make(OutboundRules(), resolve=resolve)
     sender = Sender(transport)
-    found = EndpointRegistry(gateway.ledger, {}, sender, transport, Seals([bytes(32)]))
+    found = EndpointRegistry(gateway.ledger, {}, sender, Seals([bytes(32)]))
     await found.start()
     keys = [
         ApiKeySettings(name="low", key="low", scopes=("endpoint:*",)),

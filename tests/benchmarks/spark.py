@@ -35,7 +35,7 @@ from gateway.pipeline import session as sessions
 from gateway.pipeline import source
 from gateway.pipeline.archive.table import archive_of
 from gateway.pipeline.jobs import runs
-from gateway.pipeline.jobs.base import Context, job_of, options_of
+from gateway.pipeline.jobs.base import Context, JobRequest, job_of, options_of
 from gateway.pipeline.schema import MESSAGES
 from gateway.pipeline.settings import Pipeline
 from tests.benchmarks import machine, spark_jobs
@@ -175,7 +175,7 @@ def ended(spark: SparkSession, pipeline: Pipeline, job: str, **options: Any) -> 
     """Run a job to its end."""
     found = job_of(job)
     with closing(
-        Context(pipeline, f"bench-{time.time_ns()}", options_of(found, options), job=job, spark=spark)
+        Context(pipeline, JobRequest(f"bench-{time.time_ns()}", options_of(found, options), job), spark=spark)
     ) as each:
         return runs.run(found, each)
 

@@ -39,7 +39,7 @@ from gateway.config import PipelineSettings
 from gateway.pipeline import session as sessions
 from gateway.pipeline.archive.table import archive_of
 from gateway.pipeline.jobs import runs
-from gateway.pipeline.jobs.base import Context, Outcome, job_of, options_of
+from gateway.pipeline.jobs.base import Context, JobRequest, Outcome, job_of, options_of
 from gateway.pipeline.jobs.rollups import Rollups
 from gateway.pipeline.reports.page import report
 from gateway.pipeline.reports.text import text_of
@@ -312,9 +312,7 @@ class Demo:
         self.step(f"gateway pipeline run {name}" + "".join(f" --{key} {value!r}" for key, value in given.items()))
         context = Context(
             self.pipeline,
-            run_id or runs.new_id(name),
-            options_of(job, given),
-            job=name,
+            JobRequest(run_id or runs.new_id(name), options_of(job, given), name),
             reporter=Progress(False),
             spark=spark,
         )

@@ -69,9 +69,7 @@ async def opened(ledger: Ledger, transport: GuardedTransport, sender: Sender, cl
     made: list[EndpointRegistry] = []
 
     async def open(configured: dict[str, EndpointSettings] | None = None, seals: Seals = SEALS) -> EndpointRegistry:
-        found = EndpointRegistry(
-            ledger, configured or {}, sender, transport, seals, origin="gateway.example", clock=clock
-        )
+        found = EndpointRegistry(ledger, configured or {}, sender, seals, origin="gateway.example", clock=clock)
         made.append(found)
         await found.start()
         return found
@@ -731,7 +729,7 @@ async def test_what_one_gateway_was_allowed_all_are(
     for host, origin in (("one", ""), ("other", ""), ("other", "gateway.example")):
         monkeypatch.setattr(module.socket, "gethostname", lambda host=host: host)
         monkeypatch.setattr(module, "VERIFY_AFTER", (0.0,) if not states else ())
-        endpoints = EndpointRegistry(ledger, configured, sender, transport, SEALS, origin=origin)
+        endpoints = EndpointRegistry(ledger, configured, sender, SEALS, origin=origin)
         await endpoints.start()
         if not states:
             await until(lambda: endpoints._held["shop"].endpoint.state is EndpointState.ACTIVE)  # noqa: B023

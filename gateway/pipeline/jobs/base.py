@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, runtime_checkable
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, runtime_checkable
 
 from gateway.exits import DONE
 from gateway.pipeline.reports import Section
@@ -114,30 +115,37 @@ class Silent:
         """Say nothing."""
 
 
+class JobRequest(NamedTuple):
+    """What is asked of a job."""
+
+    run_id: str
+    """Names the run: one with an id that is done is not done again."""
+    options: Mapping[str, Any] = MappingProxyType({})
+    """By the names of the job's options; all of them are there."""
+    job: str = ""
+    """The job's name."""
+    dry_run: bool = False
+    """Only say what would be done: nothing is written, sent or acknowledged."""
+
+
 class Context:
     """What a job works with."""
 
     def __init__(
         self,
         pipeline: Pipeline,
-        run_id: str,
-        options: Mapping[str, Any] | None = None,
+        request: JobRequest,
         *,
-        job: str = "",
-        dry_run: bool = False,
         master: str | None = None,
         reporter: Reporter | None = None,
         spark: SparkSession | None = None,
         service: Service | None = None,
     ) -> None:
         self.pipeline = pipeline
-        self.job = job
-        self.run_id = run_id
-        """Names this run: one with an id that is done is not done again."""
-        self.options = dict(options or {})
-        """By the names of the job's options; all of them are there."""
-        self.dry_run = dry_run
-        """Only say what would be done: nothing is written, sent or acknowledged."""
+        self.job = request.job
+        self.run_id = request.run_id
+        self.options = dict(request.options)
+        self.dry_run = request.dry_run
         self.service = service or Service(pipeline)
         self._master = master
         self._reporter = reporter or Silent()

@@ -74,7 +74,7 @@ class Sender:
         self, transport: GuardedTransport, tokens: EndpointTokens | None = None, *, traces: PushTraces | None = None
     ) -> None:
         """``traces`` None: nothing is traced."""
-        self._transport = transport
+        self.transport = transport
         self._traces = traces
         self.recent = RecentAttempts()
         """The last requests to each endpoint."""
@@ -188,7 +188,7 @@ class Sender:
         self, endpoint: Endpoint, headers: list[Header], body: bytes, began: float, fresh: bool, client: ShareHolder
     ) -> HttpAnswer:
         settings = endpoint.settings
-        return await self._transport.send(
+        return await self.transport.send(
             "POST",
             settings.url,
             headers,

@@ -36,7 +36,6 @@ from gateway.errors import (
 )
 from gateway.ledger import Ledger, MessageIds, ResourceRecord, id_text
 from gateway.observing.telemetry import log
-from gateway.outbound import GuardedTransport
 from gateway.runtime.clock import clock, wall_time
 from gateway.runtime.ids import random_bytes
 from gateway.runtime.threads import threads
@@ -94,7 +93,6 @@ class EndpointRegistry:
         ledger: Ledger,
         configured: Mapping[str, EndpointSettings],
         sender: Sender,
-        transport: GuardedTransport,
         seals: Seals,
         *,
         origin: str = "",
@@ -113,7 +111,7 @@ class EndpointRegistry:
         self._sender = sender
         self.recent = sender.recent
         """The last requests of this process to each endpoint."""
-        self._transport = transport
+        self._transport = sender.transport
         self._seals = seals
         self._origin = origin or socket.gethostname()
         self._documents = Documents(seals, self._configured, origin)

@@ -16,7 +16,7 @@ from gateway.errors import CursorOwned, NoSuchResource
 from gateway.pipeline.archive.table import ArchiveTable, archive_of
 from gateway.pipeline.jobs import archive as archiving
 from gateway.pipeline.jobs import upkeep
-from gateway.pipeline.jobs.base import Context, Outcome, job_of, options_of
+from gateway.pipeline.jobs.base import Context, JobRequest, Outcome, job_of, options_of
 from gateway.pipeline.schema import EVENTS, MESSAGES
 from gateway.pipeline.service import Service
 from gateway.pipeline.settings import Pipeline
@@ -60,7 +60,7 @@ def run(spark: SparkSession, pipeline: Pipeline) -> Run:
 
     def run_job(name: str, *, dry_run: bool = False, **options: Any) -> Outcome:
         job = job_of(name)
-        context = Context(pipeline, "test", options_of(job, options), job=name, dry_run=dry_run, spark=spark)
+        context = Context(pipeline, JobRequest("test", options_of(job, options), name, dry_run), spark=spark)
         try:
             return job.run(context)
         finally:

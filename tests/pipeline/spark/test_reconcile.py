@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from gateway.amqp.message import Message
 from gateway.config import PipelineSettings
 from gateway.ledger.writing.states import EventKind
-from gateway.pipeline.jobs.base import Context, options_of
+from gateway.pipeline.jobs.base import Context, JobRequest, options_of
 from gateway.pipeline.jobs.breaks import unlike, unopened
 from gateway.pipeline.jobs.estate import Estate, HeldPublishes, ask_estate
 from gateway.pipeline.jobs.lives import FLOWS
@@ -347,9 +347,8 @@ def test_the_job_names_what_the_generator_broke_and_leaves_a_table(spark: SparkS
     estate.write_text(json.dumps({"queues": dict(scale.QUEUE_OF), "held": dict.fromkeys(scale.QUEUE_OF.values(), 0)}))
     job = Reconcile()
     pipeline = Pipeline(PipelineSettings(), storage=str(tmp_path / "storage"))
-    context = Context(
-        pipeline, "r-1", options_of(job, {"source": str(made), "estate": str(estate)}), job=job.name, spark=spark
-    )
+    given = options_of(job, {"source": str(made), "estate": str(estate)})
+    context = Context(pipeline, JobRequest("r-1", given, job.name), spark=spark)
     outcome = job.run(context)
     expected = {row.message_id: row.what for row in scale.broken(spark, count, every=every).collect()}
     assert set(expected.values()) == set(scale.BREAKS)
@@ -359,7 +358,7 @@ def test_the_job_names_what_the_generator_broke_and_leaves_a_table(spark: SparkS
     assert outcome.exit == 7
     assert sum(outcome.detail["breaks"].values()) == len(expected) == len(rows)
     none = {"source": str(made), "estate": str(estate), "until": datetime(2026, 1, 1, tzinfo=UTC)}
-    context = Context(pipeline, "r-2", options_of(job, none), job=job.name, spark=spark, dry_run=True)
+    context = Context(pipeline, JobRequest("r-2", options_of(job, none), job.name, dry_run=True), spark=spark)
     outcome = job.run(context)
     assert (outcome.exit, sum(outcome.detail["breaks"].values())) == (0, 0)
     assert not Path(pipeline.place("reconcile", "r-2")).exists()

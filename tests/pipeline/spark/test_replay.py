@@ -20,7 +20,7 @@ from gateway.exits import DONE, PARTLY_DONE, exit_status
 from gateway.pipeline.archive.table import Token, archive_of
 from gateway.pipeline.jobs import replay as replays
 from gateway.pipeline.jobs import runs
-from gateway.pipeline.jobs.base import Context, Outcome, options_of
+from gateway.pipeline.jobs.base import Context, JobRequest, Outcome, options_of
 from gateway.pipeline.jobs.replay import Replay
 from gateway.pipeline.schema import MESSAGES
 from gateway.pipeline.settings import Pipeline
@@ -74,7 +74,7 @@ def start(spark: SparkSession, pipeline: Pipeline, queue: Queue) -> Start:
     def start(run_id: str, where: str = "true", dry_run: bool = False, **options: Any) -> runs.Ended:
         job = Replay()
         given = options_of(job, {"where": where, "to": BROKER, **options})
-        with closing(Context(pipeline, run_id, given, job="replay", dry_run=dry_run, spark=spark)) as context:
+        with closing(Context(pipeline, JobRequest(run_id, given, "replay", dry_run), spark=spark)) as context:
             return runs.run(job, context)
 
     return start

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from gateway.config import PipelineSettings
 from gateway.errors import ConfigurationError
-from gateway.pipeline.jobs.base import Context, Outcome, options_of
+from gateway.pipeline.jobs.base import Context, JobRequest, Outcome, options_of
 from gateway.pipeline.jobs.rollup import Rollup, beyond, fold, last_of, percentiles, rates, recount, rollup
 from gateway.pipeline.jobs.rollups import Manifest, Rollups
 from gateway.pipeline.settings import Pipeline
@@ -187,7 +187,7 @@ def test_an_hour_that_is_counted_anew_is_overwritten_and_never_loses_events(
 def _run(spark: SparkSession, folder: Path, run_id: str, **options: Any) -> Outcome:
     job = Rollup()
     pipeline = Pipeline(PipelineSettings(), storage=str(folder / "storage"))
-    return job.run(Context(pipeline, run_id, options_of(job, options), job=job.name, spark=spark))
+    return job.run(Context(pipeline, JobRequest(run_id, options_of(job, options), job.name), spark=spark))
 
 
 def test_the_job_goes_on_where_it_was_and_counts_anew(spark: SparkSession, made: DataFrame, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from gateway.errors import BadFilter, Breaks, ConfigurationError, NotFound
 from gateway.exits import DONE, exit_status
 from gateway.pipeline.jobs import runs
 from gateway.pipeline.jobs import transfer as transfers
-from gateway.pipeline.jobs.base import Context, options_of
+from gateway.pipeline.jobs.base import Context, JobRequest, options_of
 from gateway.pipeline.jobs.transfer import Transfer
 from gateway.pipeline.settings import Pipeline
 from tests.pipeline.queues import Queue
@@ -63,7 +63,7 @@ def start(spark: SparkSession, url: str, tmp_path: Path, old: Queue, new: Queue,
         job = Transfer(sleep=lambda _: None)
         found = {"from": (f"{old.name}@{OLD}",), "to": f"amq.default@{NEW}", "routing_key": new.name, **options}
         given = options_of(job, found)
-        with closing(Context(pipeline, name, given, job="transfer", dry_run=dry_run, spark=spark)) as context:
+        with closing(Context(pipeline, JobRequest(name, given, "transfer", dry_run), spark=spark)) as context:
             return runs.run(job, context)
 
     return start

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from gateway.pipeline.jobs.base import Context, job_of, options_of
+from gateway.pipeline.jobs.base import Context, JobRequest, job_of, options_of
 from gateway.pipeline.jobs.runs import new_id, run
 from gateway.pipeline.session import close_session, spark_session
 from gateway.pipeline.settings import load
@@ -24,7 +24,7 @@ def outcomes(
     for name, given in jobs:
         job = job_of(name)
         pipeline = load(None, {"url": url, "storage": storage, "archive": "delta"}, {})
-        context = Context(pipeline, new_id(name), options_of(job, given), job=name, spark=spark)
+        context = Context(pipeline, JobRequest(new_id(name), options_of(job, given), name), spark=spark)
         try:
             ended = run(job, context)
         finally:

@@ -10,7 +10,7 @@ import pytest
 
 from gateway import errors
 from gateway.pipeline.jobs import base, runs
-from gateway.pipeline.jobs.base import JOBS, Context, Job, Option, Outcome, job_of, options_of
+from gateway.pipeline.jobs.base import JOBS, Context, Job, JobRequest, Option, Outcome, job_of, options_of
 from gateway.pipeline.reports import Number, Numbers
 from gateway.pipeline.settings import Pipeline
 from tests.pipeline.unit.board import URL, Board, problem
@@ -37,9 +37,11 @@ def board() -> Board:
     return Board()
 
 
-def context(board: Board, run_id: str = "r1", options: dict[str, Any] | None = None, **more: Any) -> Context:
+def context(
+    board: Board, run_id: str = "r1", options: dict[str, Any] | None = None, dry_run: bool = False, **more: Any
+) -> Context:
     given = options_of(Count(), options or {})
-    return Context(Pipeline(url=URL), run_id, given, job="count", service=board.service(), **more)
+    return Context(Pipeline(url=URL), JobRequest(run_id, given, "count", dry_run), service=board.service(), **more)
 
 
 def test_a_run_has_a_record(board: Board) -> None:
@@ -138,7 +140,7 @@ def test_a_dry_run_leaves_no_record(board: Board) -> None:
 def test_without_the_gateway_nothing_begins() -> None:
     job = Count()
     with pytest.raises(errors.ServiceUnreachable):
-        runs.run(job, Context(Pipeline(url="http://127.0.0.1:9"), "r1", options_of(job, {}), job="count"))
+        runs.run(job, Context(Pipeline(url="http://127.0.0.1:9"), JobRequest("r1", options_of(job, {}), "count")))
     assert job.ran == 0
 
 

@@ -17,7 +17,7 @@ from gateway.pipeline.archive.parquet import ParquetTable
 from gateway.pipeline.archive.table import Appended, Token
 from gateway.pipeline.jobs import archive as archiving
 from gateway.pipeline.jobs import retention, upkeep
-from gateway.pipeline.jobs.base import Context, Outcome, job_of, options_of
+from gateway.pipeline.jobs.base import Context, JobRequest, Outcome, job_of, options_of
 from gateway.pipeline.schema import MESSAGES
 from gateway.pipeline.service import Service
 from gateway.pipeline.settings import Pipeline
@@ -116,10 +116,7 @@ def run(
         found = job or job_of(name)
         context = Context(
             pipeline,
-            "test",
-            options_of(found, options),
-            job=name,
-            dry_run=dry_run,
+            JobRequest("test", options_of(found, options), name, dry_run),
             service=service,
             spark=object(),  # type: ignore[arg-type]
         )
