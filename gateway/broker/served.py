@@ -228,13 +228,53 @@ class ServedStream(Stream):
         super().connection_made(transport)
 
 
+class UnfinishedBytes:
+    """Bytes of one client's messages that are not all there: they count for its user, and for all clients together."""
+
+    __slots__ = ("_memory", "size")
+
+    def __init__(self, memory: Memory) -> None:
+        self.size = 0
+        self._memory = memory
+        """Of whom they count."""
+
+    def put(self, size: int, memory: Memory) -> None:
+        """Count this many bytes in a memory, in place of those before."""
+        for each, more in ((self._memory, -self.size), (memory, size)):
+            each.unfinished += more
+            if each.whole is not None:
+                each.whole.unfinished += more
+        self.size, self._memory = size, memory
+
+    def clear(self) -> None:
+        """Count none."""
+        self.put(0, self._memory)
+
+
+class WriteProgress:
+    """Whether a client takes what is written to it."""
+
+    __slots__ = ("_moved_at", "_sent")
+
+    def __init__(self, now: float) -> None:
+        self._sent = 0
+        self._moved_at = now
+
+    def is_stuck(self, stream: Stream, now: float, timeout: float) -> bool:
+        """Whether it took nothing of what waits for it for so long, in seconds."""
+        sent = stream.sent
+        if sent != self._sent or not stream.unsent:
+            self._sent, self._moved_at = sent, now
+            return False
+        return now - self._moved_at >= timeout
+
+
 class Served:
     """One client's connection, from its first octet to the end of its stream."""
 
     __slots__ = (
-        "_going_on", "_header", "_held", "_lingering", "_listener", "_moved_at", "_opened", "_received_at", "_refusal",
-        "_securing", "_sent", "_server", "_timer", "_timer_at", "_unfinished", "_unfinished_of", "_unread",
-        "connection", "session", "stream",
+        "_going_on", "_header", "_held", "_lingering", "_listener", "_opened", "_progress", "_received_at", "_refusal",
+        "_securing", "_server", "_timer", "_timer_at", "_unfinished", "_unread", "connection", "session", "stream",
     )  # fmt: skip
 
     def __init__(self, server: ClientServer, listener: Listener) -> None:
@@ -254,14 +294,12 @@ class Served:
         """What came and was not worked on yet."""
         self._going_on = False
         """The next turn is scheduled."""
-        self._unfinished = 0
-        self._unfinished_of = server.memory
-        """Of whom they count."""
+        self._unfinished = UnfinishedBytes(server.memory)
         self._opened = False
         """The connection was open in time."""
         now = clock.monotonic()
-        self._received_at = self._moved_at = now
-        self._sent = 0
+        self._received_at = now
+        self._progress = WriteProgress(now)
         self._timer_at = now + server.limits.handshake_timeout
         self._timer: asyncio.TimerHandle | None = server.loop.call_at(self._timer_at, self._timeout)
 
@@ -339,7 +377,7 @@ class Served:
             if timer is not None:
                 timer.cancel()
         self._timer = self._held = self._lingering = None
-        self._set_unfinished(0, self._unfinished_of)
+        self._unfinished.clear()
         self._unread = b""
         try:
             if self.session is not None and self.connection is not None:
@@ -502,22 +540,15 @@ class Served:
     def _count_unfinished(self, session: Session, connection: ClientConnection, now: float) -> None:
         """Messages that are not all there count for the user, and for all clients together; who goes over that must
         go."""
-        before, memory, whole = self._unfinished, connection.memory, self._server.memory
-        self._set_unfinished(session.unfinished, memory)
-        if self._unfinished <= before or (memory.unfinished <= memory.limit and whole.unfinished <= whole.limit):
+        unfinished, memory, whole = self._unfinished, connection.memory, self._server.memory
+        before = unfinished.size
+        unfinished.put(session.unfinished, memory)
+        if unfinished.size <= before or (memory.unfinished <= memory.limit and whole.unfinished <= whole.limit):
             return
         text = reply_text(320, f"over {memory.limit} octets of unfinished messages")
         connection.send(Close(0, 320, text), now)
         connection.disconnect(now)
-        self._set_unfinished(session.unfinished, memory)
-
-    def _set_unfinished(self, octets: int, memory: Memory) -> None:
-        """Count this many octets in a memory, in place of those before."""
-        for each, more in ((self._unfinished_of, -self._unfinished), (memory, octets)):
-            each.unfinished += more
-            if each.whole is not None:
-                each.whole.unfinished += more
-        self._unfinished, self._unfinished_of = octets, memory
+        unfinished.put(session.unfinished, memory)
 
     def _steer(self) -> None:
         """Read on, or not; and have another turn where something is left to do."""
@@ -547,10 +578,7 @@ class Served:
         """Whether the client, for so long, took nothing of what waits for it, or left something unfinished and sent
         nothing although we would read."""
         stream, session = self.stream, self.session
-        sent = stream.sent
-        if sent != self._sent or not stream.unsent:
-            self._sent, self._moved_at = sent, now
-        elif now - self._moved_at >= timeout:
+        if self._progress.is_stuck(stream, now, timeout):
             return True
         if session is None or not session.unfinished or not stream.reading:
             return False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from gateway.access.scopes import VISITOR, Principal
@@ -191,6 +191,46 @@ class ClientHost(Protocol):
     def gone(self, client: FrontClient) -> None: ...
 
 
+class HeldBytes:
+    """Bytes of messages that wait at the front for one client. Too many, and nothing more is read for it from the
+    upstream."""
+
+    def __init__(self, client: FrontClient) -> None:
+        self._client = client
+        self._bytes = 0
+        self._is_full = False
+        """Nothing is read for it."""
+
+    def add(self, more: int) -> None:
+        """Count bytes that wait; below 0: that wait no more."""
+        if not more:
+            return
+        client, held = self._client, self._bytes + more
+        client.counts.held(more)
+        self._bytes = held
+        if held > client.host.client_bytes and not self._is_full:
+            self._is_full = True
+            client.link.hold(client)
+        elif self._is_full and held <= client.host.client_bytes // 2:
+            self._is_full = False
+            client.link.go_on(client)
+
+    def clear(self) -> None:
+        """None wait any more."""
+        self.add(-self._bytes)
+
+
+@dataclass(slots=True)
+class ClientAccess:
+    """Where a client is logged in, and what it may do there."""
+
+    principal: Principal = VISITOR
+    virtual_host: str = "/"
+    """As the client named it."""
+    broker: str = ""
+    """The name of the broker behind it."""
+
+
 class FrontClient:
     """See the module."""
 
@@ -203,12 +243,10 @@ class FrontClient:
         protocol = protocol_of(session.version, session.capabilities.dialect)
         self.is_classic = protocol.is_classic
         self.rules: VersionRules = protocol.rules
-        self.principal = VISITOR
+        self.access = ClientAccess()
         self.user = ""
         self.login: Login | None = None
         """Its own login at the broker; None: the front's."""
-        self.virtual_host = "/"
-        self.broker = ""
         self.link: UpstreamLink
         self.lane: PublishLane | None = None
         self.share: UserShare | None = None
@@ -239,8 +277,7 @@ class FrontClient:
         self._wake = wake
         self._awake = False
         self._outgoing = 0
-        self._held_bytes = 0
-        self._is_held = False
+        self.held = HeldBytes(self)
         self._working = False
 
     # ------------------------------------------------------------------------------------ called by the port
@@ -314,7 +351,7 @@ class FrontClient:
         self.backlog.clear()
         for channel in list(self.channels.values()):
             channel.end()
-        self._count_held(0)
+        self.held.clear()
         if self.open:
             self.open = False
             if self.lane is not None:
@@ -349,14 +386,13 @@ class FrontClient:
     def _opened(self, operation: operations.Opened) -> None:
         """The client has logged in."""
         self.user = operation.user
-        self.virtual_host = operation.virtual_host or "/"
         if "qpid" in self.session.capabilities.product.lower():
             self.rules = replace(self.rules, **QPID_CLIENT)  # type: ignore[arg-type]  # a table of flags
         if self.refusal:
             self.tell(Close(0, 530, reply_text(530, self.refusal)))
             return
-        self.principal = self.host.principal_of(self.user)
-        self.broker = self.host.broker_of(operation.virtual_host)
+        broker = self.host.broker_of(operation.virtual_host)
+        self.access = ClientAccess(self.host.principal_of(self.user), operation.virtual_host or "/", broker)
         share = self.host.share_of(self)
         try:
             if share is not None:
@@ -476,21 +512,6 @@ class FrontClient:
         self.counts.unconfirmed(size)
         if self.share is not None:
             self.share.bytes += size
-
-    def held_bytes(self, more: int) -> None:
-        """So many octets more wait at the front for the client; below 0: fewer."""
-        if more:
-            self._count_held(self._held_bytes + more)
-
-    def _count_held(self, held: int) -> None:
-        self.counts.held(held - self._held_bytes)
-        self._held_bytes = held
-        if held > self.host.client_bytes and not self._is_held:
-            self._is_held = True
-            self.link.hold(self)
-        elif self._is_held and held <= self.host.client_bytes // 2:
-            self._is_held = False
-            self.link.go_on(self)
 
     def fresh_name(self, stem: str, octets: int) -> str:
         """A name that nobody has."""

@@ -60,7 +60,7 @@ class LinkPool:
         Raises:
             RemoteError: there are too many, or none may be had.
         """
-        login = client.login or Login(client.broker)
+        login = client.login or Login(client.access.broker)
         links = self.links.setdefault(login, [])
         link = next((each for each in links if each.room > CHANNELS_KEPT), None)
         if link is None:

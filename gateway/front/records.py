@@ -39,7 +39,11 @@ class FrontRecords:
     def resent(self, client: FrontClient, message_id: bytes) -> None:
         """It is sent to the broker again."""
         self._add(
-            [LogEntry(message_id, EventKind.RESENT, clock.now_ns() // 1000, client.broker, self._version(client))]
+            [
+                LogEntry(
+                    message_id, EventKind.RESENT, clock.now_ns() // 1000, client.access.broker, self._version(client)
+                )
+            ]
         )
 
     def end(self, client: FrontClient, message_id: bytes, request: Publish, outcome: str, code: int, text: str) -> None:
@@ -50,8 +54,8 @@ class FrontRecords:
         detail: dict[str, Any] | None = None
         if outcome != "confirmed":
             detail = {"text": f"{code or ''} {text}".strip().encode("utf-8", "backslashreplace").decode()[:TEXT_MAX]}
-        message = describe(client.broker, version, request.exchange, item, who, "front")
-        self._add([LogEntry(message_id, EventKind(outcome), at, client.broker, version, detail, message)])
+        message = describe(client.access.broker, version, request.exchange, item, who, "front")
+        self._add([LogEntry(message_id, EventKind(outcome), at, client.access.broker, version, detail, message)])
 
     def _add(self, entries: list[LogEntry]) -> None:
         self._gateway.parts.recorder.add(entries)

@@ -221,7 +221,7 @@ class Front:
                 continue
             client.now = clock.monotonic()
             if users.is_as_before(client.user, before):
-                client.principal = users.principal(client.user)
+                client.access.principal = users.principal(client.user)
             else:
                 client.close(320, reply_text(320, f"the login of '{client.user}' has changed"))
 

@@ -358,7 +358,7 @@ class FrontStore:
 
     def lane_for(self, client: FrontClient) -> StoreLane | None:
         """The lane of a client that has logged in; None: nothing is stored, and nothing was."""
-        key = (client.broker, client.user)
+        key = (client.access.broker, client.user)
         lane = self._lanes.get(key)
         if lane is None:
             if self.settings.store == "never":

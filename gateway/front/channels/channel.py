@@ -198,7 +198,7 @@ class FrontChannel:
                 if type(request) is operations.Publish:
                     publishing.record(self, request, "unknown", 0, "the channel has ended without the broker's answer")
         for consumer in self.consumers.values():
-            self.client.held_bytes(-consumer.held_bytes)
+            self.client.held.add(-consumer.held_bytes)
         self.client.count_unconfirmed(-self.unconfirmed_bytes)
         self.sent.clear()
         self.consumers.clear()
@@ -259,14 +259,15 @@ class FrontChannel:
         """Raise a RemoteError for what the upstream cannot do, or the client may not."""
         client = self.client
         treatment.check(request, client.link.target)
-        rights.check(request, client.principal, client.broker, client.exclusive)
+        access = client.access
+        rights.check(request, access.principal, access.broker, client.exclusive)
         queue = getattr(request, "queue", "")
         if queue:
             owner = client.link.owners.get(queue, client)
             if owner is not client:
                 raise refused(
                     405,
-                    f"cannot obtain exclusive access to locked queue '{queue}' in vhost '{client.virtual_host}'. It "
+                    f"cannot obtain exclusive access to locked queue '{queue}' in vhost '{access.virtual_host}'. It "
                     "could be originally declared on another connection or the exclusive property value does not "
                     "match that of the original declaration.",
                 )

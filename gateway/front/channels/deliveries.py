@@ -27,7 +27,7 @@ def get(channel: FrontChannel, request: Any) -> None:
 
 def release(channel: FrontChannel, consumer: FrontConsumer) -> None:
     """Give back what waits for a consumer that is gone."""
-    channel.client.held_bytes(-consumer.held_bytes)
+    channel.client.held.add(-consumer.held_bytes)
     held = list(consumer.held)
     consumer.held.clear()
     consumer.held_bytes = 0
@@ -45,7 +45,7 @@ def deliver(channel: FrontChannel, operation: operations.Deliver) -> None:
         consumer.held.append(operation)
         size = len(operation.message.body)
         consumer.held_bytes += size
-        channel.client.held_bytes(size)
+        channel.client.held.add(size)
     else:
         hand_over(channel, consumer, operation)
 
@@ -137,7 +137,7 @@ def pump_consumer(channel: FrontChannel, consumer: FrontConsumer) -> None:
         operation = held.popleft()
         size = len(operation.message.body)
         consumer.held_bytes -= size
-        channel.client.held_bytes(-size)
+        channel.client.held.add(-size)
         hand_over(channel, consumer, operation)
 
 

@@ -159,7 +159,7 @@ def find_exchange(channel: FrontChannel, request: operations.Publish) -> None:
     def found(outcome: operations.Outcome) -> None:
         channel.asking = None
         if isinstance(outcome, operations.Failed):
-            text = f"no exchange '{request.exchange}' in vhost '{channel.client.virtual_host}'"
+            text = f"no exchange '{request.exchange}' in vhost '{channel.client.access.virtual_host}'"
             channel.refuse(request, refused(404, text))
         else:
             channel.known_exchanges.add(request.exchange)

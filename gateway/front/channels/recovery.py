@@ -49,7 +49,7 @@ def lost(channel: FrontChannel, hard: bool) -> None:
     for consumer in channel.consumers.values():
         consumer.is_running = consumer.takes_once
         consumer.out = 0
-        channel.client.held_bytes(-consumer.held_bytes)
+        channel.client.held.add(-consumer.held_bytes)
         consumer.held.clear()
         consumer.held_bytes = 0
     for tag in list(channel.flushing):

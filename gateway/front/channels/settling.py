@@ -116,7 +116,7 @@ def recovered(channel: FrontChannel, request: operations.Recover, outcome: opera
     """All that was out is in its queue again; so is what was held here."""
     for consumer in channel.consumers.values():
         consumer.out = 0
-        channel.client.held_bytes(-consumer.held_bytes)
+        channel.client.held.add(-consumer.held_bytes)
         consumer.held.clear()
         consumer.held_bytes = 0
     channel.outstanding.clear()
