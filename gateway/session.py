@@ -216,6 +216,18 @@ class ServerConfig:
     there first (``state.part()``)."""
 
 
+class Heartbeats:
+    """When octets came from the peer and went to it last; times in seconds."""
+
+    __slots__ = ("interval", "received_at", "sent_at")
+
+    def __init__(self) -> None:
+        self.interval = 0.0
+        """As negotiated; 0: there are none."""
+        self.received_at = 0.0
+        self.sent_at = 0.0
+
+
 class Session(Protocol):
     """One connection, in one version and role."""
 

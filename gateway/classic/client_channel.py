@@ -77,14 +77,28 @@ class _Got(NamedTuple):
     method: methods.BasicGetOk
 
 
+class OwnCommits:
+    """The commits with which a session confirms publishes where the broker has no confirms (:attr:`Mode.EMULATED`)."""
+
+    __slots__ = ("close_frame", "is_needed", "is_under_way", "tag")
+
+    def __init__(self) -> None:
+        self.is_needed = False
+        """For what is held."""
+        self.is_under_way = False
+        """For the publishes up to ``tag``."""
+        self.tag = 0
+        self.close_frame: bytes | None = None
+        """A channel.close that waits for the last commit."""
+
+
 class ClientChannel(BaseChannel):
     """See the module."""
 
     __slots__ = (
-        "_body_small", "_header_small", "_places", "_prefixes", "_remembered", "_texts", "_uncommitted", "close_frame",
-        "commit_tag", "committing", "consumers", "dirty", "flowing", "held", "mode", "nacked_at", "newest", "out",
-        "outstanding",
-        "requests", "serial", "session", "state", "ticket", "undecided", "window",
+        "_body_small", "_header_small", "_places", "_prefixes", "_remembered", "_texts", "commits", "consumers",
+        "dirty", "flowing", "held", "mode", "nacked_at", "newest", "out", "outstanding", "requests", "serial",
+        "session", "state", "ticket", "undecided", "window",
     )  # fmt: skip
 
     large_headers = True
@@ -126,13 +140,7 @@ class ClientChannel(BaseChannel):
         self.held: list[bytes] = []
         self.dirty = False
         """The session's flush will come."""
-        self._uncommitted = False
-        """What is held needs a commit."""
-        self.committing = False
-        """A commit of the session's own is under way, for the publishes up to ``commit_tag``."""
-        self.commit_tag = 0
-        self.close_frame: bytes | None = None
-        """A channel.close that waits for the last commit."""
+        self.commits = OwnCommits()
         self.nacked_at = 0.0
         self.flowing = True
         """Deliveries were asked for last, not told to stop (channel.flow)."""
@@ -194,7 +202,7 @@ class ClientChannel(BaseChannel):
             self.window.add(Pending(serial, operation, octets))
         elif mode is Mode.EMULATED:
             self.window.add(Pending(serial, operation, octets))
-            self._uncommitted = True
+            self.commits.is_needed = True
             self.touch()
         elif operation.mandatory or operation.immediate:
             if self._remembered is None:
@@ -226,7 +234,7 @@ class ClientChannel(BaseChannel):
             else:
                 self.write(self._refusal(first, False, settlement))
             if self.mode is Mode.EMULATED:
-                self._uncommitted = True
+                self.commits.is_needed = True
                 self.touch()
             self.serial += 1
             return self.serial
@@ -251,7 +259,7 @@ class ClientChannel(BaseChannel):
             del outstanding[tag]
         if self.mode is Mode.TRANSACTED:
             self.undecided += tags
-        self._uncommitted = True
+        self.commits.is_needed = True
         self.serial += 1
         return self.serial
 
@@ -337,7 +345,7 @@ class ClientChannel(BaseChannel):
         """channel.close; behind the last commit where the session keeps transactions."""
         frame = method_frame(self.number, methods.ChannelClose(operation.code, operation.text).encode())
         if self.out is self.held:
-            self.close_frame = frame
+            self.commits.close_frame = frame
             self.touch()
         else:
             self.out.append(frame)
@@ -348,22 +356,22 @@ class ClientChannel(BaseChannel):
     def flush(self) -> None:
         """Write what is held, with a commit behind it where it needs one, unless one is under way."""
         self.dirty = False
-        if self.committing:
+        if self.commits.is_under_way:
             return
         out = self.session.out
         if self.held:
             out += self.held
             self.held.clear()
-            if self._uncommitted:
+            if self.commits.is_needed:
                 out.append(method_frame(self.number, methods.TxCommit().encode()))
                 self.requests.append(Asked(0, None, methods.TxCommit.key, (methods.TxCommitOk,), _committed))
-                self._uncommitted = False
-                self.committing = True
-                self.commit_tag = self.window.last
+                self.commits.is_needed = False
+                self.commits.is_under_way = True
+                self.commits.tag = self.window.last
                 return
-        if self.close_frame is not None:
-            out.append(self.close_frame)
-            self.close_frame = None
+        if self.commits.close_frame is not None:
+            out.append(self.commits.close_frame)
+            self.commits.close_frame = None
 
     # ------------------------------------------------------------------------------------------- receiving
 
@@ -617,12 +625,12 @@ class ClientChannel(BaseChannel):
 
 
 def _committed(channel: ClientChannel, serial: int, request: None, method: methods.Method) -> None:
-    channel.committing = False
-    if channel.commit_tag:
-        entries = channel.window.settle(channel.commit_tag, True)
+    channel.commits.is_under_way = False
+    if channel.commits.tag:
+        entries = channel.window.settle(channel.commits.tag, True)
         if entries:
             channel.session.emit(operations.Confirmed(channel.number, entries[0].serial, entries[-1].serial))
-    if channel.held or channel.close_frame is not None:
+    if channel.held or channel.commits.close_frame is not None:
         channel.touch()
 
 

@@ -45,7 +45,7 @@ from gateway.classic.tables import TableCodec
 from gateway.classic.translate import Translator
 from gateway.errors import FrameSyntaxError
 from gateway.limits import Limits
-from gateway.session import Capabilities, Role, Version
+from gateway.session import Capabilities, Heartbeats, Role, Version
 
 _FRAME_TYPES = frozenset({METHOD, HEADER, BODY, HEARTBEAT})
 
@@ -118,9 +118,7 @@ class ClassicSession(Generic[C]):
         self._need = 0
         self._passing = 0
         """Octets of a frame that are passed over as they come, its end included."""
-        self._heartbeat = 0.0
-        self._last_sent = 0.0
-        self._last_received = 0.0
+        self._heartbeats = Heartbeats()
         self._deadline: float | None = None
         """Of the handshake or the close, by the phase."""
         self._ending: Closed | None = None
@@ -146,7 +144,7 @@ class ClassicSession(Generic[C]):
     def receive_data(self, data: bytes | bytearray | memoryview, now: float) -> list[Operation]:
         """See :class:`gateway.session.Session`."""
         self._tick(now)
-        self._last_received = now
+        self._heartbeats.received_at = now
         if self.phase is ConnectionPhase.CLOSED or not data:
             return self._take()
         if self._passing:
@@ -185,7 +183,7 @@ class ClassicSession(Generic[C]):
         buffers = self.out[:]
         self.out.clear()
         if self.now is not None:
-            self._last_sent = self.now
+            self._heartbeats.sent_at = self.now
         return buffers
 
     def next_timeout(self) -> float | None:
@@ -196,9 +194,10 @@ class ClassicSession(Generic[C]):
         if self.now is None:
             return 0.0
         times = [] if self._deadline is None else [self._deadline]
-        if self._heartbeat and self.phase is ConnectionPhase.OPEN:
-            times.append(self._last_sent + self._heartbeat / 2)
-            times.append(self._last_received + self._heartbeat * 2)
+        beats = self._heartbeats
+        if beats.interval and self.phase is ConnectionPhase.OPEN:
+            times.append(beats.sent_at + beats.interval / 2)
+            times.append(beats.received_at + beats.interval * 2)
         times.extend(self._more_timeouts())
         return min(times, default=None)
 
@@ -213,11 +212,11 @@ class ClassicSession(Generic[C]):
             )
             return self._take()
         self._handle_more_timeouts(now)
-        if self._heartbeat and self.phase is ConnectionPhase.OPEN:
-            if now >= self._last_received + self._heartbeat * 2:
-                text = f"nothing was heard for {now - self._last_received:.1f} seconds"
+        if self._heartbeats.interval and self.phase is ConnectionPhase.OPEN:
+            if now >= self._heartbeats.received_at + self._heartbeats.interval * 2:
+                text = f"nothing was heard for {now - self._heartbeats.received_at:.1f} seconds"
                 self.end(Closed(0, CloseReason.HEARTBEAT, 320, text))
-            elif now >= self._last_sent + self._heartbeat / 2:
+            elif now >= self._heartbeats.sent_at + self._heartbeats.interval / 2:
                 self.out.append(HEARTBEAT_FRAME)
         return self._take()
 
@@ -270,7 +269,7 @@ class ClassicSession(Generic[C]):
         self.channel_max = channel_max or 65_535
         self.frame_max = frame_max or self.limits.frame_max
         self._payload_max = self.frame_max - OVERHEAD
-        self._heartbeat = heartbeat
+        self._heartbeats.interval = heartbeat
         self.capabilities.channel_max = channel_max
         self.capabilities.frame_max = frame_max
         self.capabilities.heartbeat = heartbeat
@@ -303,7 +302,8 @@ class ClassicSession(Generic[C]):
 
     def _tick(self, now: float) -> None:
         if self.now is None:
-            self._last_sent = self._last_received = now
+            beats = self._heartbeats
+            beats.sent_at = beats.received_at = now
             self._deadline = now + self.limits.handshake_timeout
         self.now = now
 

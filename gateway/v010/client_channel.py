@@ -18,6 +18,7 @@ is its command id plus one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from itertools import count
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from gateway.amqp import operations
@@ -52,27 +53,39 @@ SYNC_AT: Final = HEADER_SIZE + 3
 _REJECT_CODES: Final = {commands.UNROUTABLE: (NO_ROUTE, "unroutable"), commands.IMMEDIATE: (NO_CONSUMERS, "immediate")}
 
 
+class SessionStay:
+    """How a session comes to a channel, stays when its connection goes, and leaves the channel."""
+
+    __slots__ = ("asked", "granted", "is_attached", "is_detaching", "serial")
+
+    def __init__(self, asked: int) -> None:
+        self.asked = asked
+        """For how many seconds the session is to stay without a connection."""
+        self.granted: int | None = None
+        """What the broker made of it; None: it has not said."""
+        self.serial = 1
+        """The OpenChannel that is under way."""
+        self.is_attached = False
+        """The broker has said so."""
+        self.is_detaching = False
+        """The session was asked to leave its channel, and stay."""
+
+
 class ClientChannel(Attached):
     """See the module."""
 
     __slots__ = (
-        "_asked", "_attach_serial", "_completions", "_detaching", "_failure", "_granted", "_greeted", "_has_settled",
-        "_prefixes", "_settled", "_settling", "_sync", "_tags", "_topping", "_unproven", "attaching", "closing",
-        "committing", "confirming", "distributed", "emit", "outstanding", "peer_credit", "peer_mode", "pending",
-        "prefetch", "serial", "session", "sizes", "stopped", "subscriptions", "transacted", "undecided",
+        "_completions", "_failure", "_has_settled", "_prefixes", "_settled", "_settling", "_stay", "_sync", "_tags",
+        "_topping", "_unproven", "attaching", "closing", "committing", "confirming", "distributed", "emit",
+        "outstanding", "peer_credit", "peer_mode", "pending", "prefetch", "serial", "session", "sizes", "stopped",
+        "subscriptions", "transacted", "undecided",
     )  # fmt: skip
 
     session: ClientSession
 
     def __init__(self, session: ClientSession, wire: int, name: bytes, timeout: int = 0) -> None:
         super().__init__(session, wire, name)
-        self._asked = timeout
-        self._granted: int | None = None
-        """What the broker made of it; None: it has not said."""
-        self._attach_serial = 1
-        """The OpenChannel that is under way."""
-        self._greeted = False
-        self._detaching = False
+        self._stay = SessionStay(timeout)
         if timeout:
             self.keep = Replay(session.limits.spool_max)
         self.emit = session.events.append
@@ -113,7 +126,7 @@ class ClientChannel(Attached):
         self._topping: dict[Subscription, None] = {}
         self._sync: int | None = None
         """Where in ``out`` the last publish begins."""
-        self._tags = 0
+        self._tags = count(1)
         self.tell(SessionAttach(name))
         self.tell(SessionRequestTimeout(timeout))
         self.tell(SessionCommandPoint(0, 0))
@@ -133,7 +146,7 @@ class ClientChannel(Attached):
         self.attaching = True
         self._sync = None
         self._prefixes.clear()
-        self.serial = self._attach_serial = self.serial + 1
+        self.serial = self._stay.serial = self.serial + 1
         self.tell(SessionAttach(self.name, True))
         return self.serial
 
@@ -154,7 +167,7 @@ class ClientChannel(Attached):
             raise StateError(f"channel {self.number} was opened without a timeout: its session ends with it")
         self.flush()
         self.tell(SessionDetach(self.name))
-        self.committing = self._detaching = True
+        self.committing = self._stay.is_detaching = True
 
     def unknown(self) -> None:
         """See :class:`~gateway.v010.attached.Attached`."""
@@ -166,7 +179,7 @@ class ClientChannel(Attached):
         """The session cannot be used; it ends."""
         self.attaching = False
         self._failure = (code, text)
-        self.emit(operations.Failed(self.number, self._attach_serial, self._attach_serial, code, text))
+        self.emit(operations.Failed(self.number, self._stay.serial, self._stay.serial, code, text))
         self.tell(SessionRequestTimeout(0))
         self.tell(SessionDetach(self.name))
         self.failed = True
@@ -177,7 +190,7 @@ class ClientChannel(Attached):
 
     def _ready(self) -> None:
         self.attaching = False
-        self.emit(operations.Done(self.number, self._attach_serial, self._attach_serial))
+        self.emit(operations.Done(self.number, self._stay.serial, self._stay.serial))
 
     # ---------------------------------------------------------------------------------------------- sending
 
@@ -208,7 +221,7 @@ class ClientChannel(Attached):
 
     def _check_state(self, kind: type) -> None:
         if self.closing or self.failed or self.committing:
-            waiting = "detaching" if self._detaching else "committing"
+            waiting = "detaching" if self._stay.is_detaching else "committing"
             state = "closing" if self.closing else "failed" if self.failed else waiting
             raise StateError(f"channel {self.number} is {state}: no {kind.__name__}")
 
@@ -340,15 +353,13 @@ class ClientChannel(Attached):
     def fresh_tag(self, stem: str = "consumer") -> str:
         """A destination that is not in use."""
         while True:
-            self._tags += 1
-            tag = f"{stem}-{self._tags}"
+            tag = f"{stem}-{next(self._tags)}"
             if tag not in self.subscriptions:
                 return tag
 
     def fresh_name(self) -> str:
         """A name for a queue."""
-        self._tags += 1
-        return f"gw.{self.name.decode()}.{self._tags}"
+        return f"gw.{self.name.decode()}.{next(self._tags)}"
 
     def grant(self, subscription: Subscription) -> None:
         """The first credit of a subscription."""
@@ -560,27 +571,28 @@ class ClientChannel(Attached):
         if not self.attaching:
             return
         if self.resumed:
-            self.tell(SessionRequestTimeout(self._asked))
+            self.tell(SessionRequestTimeout(self._stay.asked))
             self.tell(SessionFlush(expected=True, completed=True))
-        elif not self._asked:
+        elif not self._stay.asked:
             self._ready()
         else:
-            self._greeted = True
+            self._stay.is_attached = True
             self._open_for_long()
 
     def _timeout(self, control: SessionTimeout) -> None:
         """How long the broker keeps the session."""
-        if not self._asked or self.closing or self.failed:
+        if not self._stay.asked or self.closing or self.failed:
             return
-        self.timeout = self._granted = self._asked if control.timeout is None else min(control.timeout, self._asked)
+        asked = self._stay.asked
+        self.timeout = self._stay.granted = asked if control.timeout is None else min(control.timeout, asked)
         if self.attaching and not self.resumed:
             self._open_for_long()
 
     def _open_for_long(self) -> None:
         """Both answers are needed: that the session is attached, and that it is kept."""
-        if not self._greeted or self._granted is None:
+        if not self._stay.is_attached or self._stay.granted is None:
             return
-        if self._granted:
+        if self._stay.granted:
             self._ready()
         else:
             self._give_up(540, "not-implemented: session.request-timeout: the broker keeps no session that is detached")
@@ -590,8 +602,8 @@ class ClientChannel(Attached):
         if self._completions:
             self._complete()
         self.session.detach(self.wire)
-        if self._detaching and code == 0 and self.timeout:
-            self._detaching = self.committing = False
+        if self._stay.is_detaching and code == 0 and self.timeout:
+            self._stay.is_detaching = self.committing = False
             self.part()
         elif self._failure is not None:
             self.emit(operations.ChannelClosed(self.number, *self._failure))

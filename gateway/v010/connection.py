@@ -25,7 +25,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from gateway.amqp.operations import Closed, CloseReason, Operation
 from gateway.errors import FrameSyntaxError
 from gateway.limits import Limits
-from gateway.session import PROTOCOL_HEADERS, Capabilities, Role, Version
+from gateway.session import PROTOCOL_HEADERS, Capabilities, Heartbeats, Role, Version
 from gateway.v010.assembler import Assembler, Content
 from gateway.v010.commands import TRANSFER
 from gateway.v010.controls import (
@@ -141,9 +141,7 @@ class Connection(Generic[A]):
         """Largest frame of those that are read together: no limit can be broken by them."""
         self._partial = bytearray()
         self._need = 0
-        self._heartbeat = 0.0
-        self._last_sent = 0.0
-        self._last_received = 0.0
+        self._heartbeats = Heartbeats()
         self._deadline: float | None = None
         self._ending: Closed | None = None
         """What ends the CLOSING phase."""
@@ -168,7 +166,7 @@ class Connection(Generic[A]):
     def receive_data(self, data: bytes | bytearray | memoryview, now: float) -> list[Operation]:
         """See :class:`gateway.session.Session`."""
         self._tick(now)
-        self._last_received = now
+        self._heartbeats.received_at = now
         if self.phase is Phase.CLOSED:
             return self._take()
         if self._partial:
@@ -206,7 +204,7 @@ class Connection(Generic[A]):
         buffers = self.out[:]
         self.out.clear()
         if self.now is not None:
-            self._last_sent = self.now
+            self._heartbeats.sent_at = self.now
         return buffers
 
     def next_timeout(self) -> float | None:
@@ -219,9 +217,10 @@ class Connection(Generic[A]):
         if self.events:
             return self.now
         times = [] if self._deadline is None else [self._deadline]
-        if self._heartbeat and self.phase is Phase.OPEN:
-            times.append(self._last_sent + self._heartbeat / 2)
-            times.append(self._last_received + self._heartbeat * 2)
+        beats = self._heartbeats
+        if beats.interval and self.phase is Phase.OPEN:
+            times.append(beats.sent_at + beats.interval / 2)
+            times.append(beats.received_at + beats.interval * 2)
         return min(times, default=None)
 
     def handle_timeout(self, now: float) -> list[Operation]:
@@ -231,11 +230,11 @@ class Connection(Generic[A]):
             return self._take()
         if self._deadline is not None and now >= self._deadline:
             self.end(self._ending or Closed(0, CloseReason.TIMEOUT, 0, f"no open connection in time: {self.awaited}"))
-        elif self._heartbeat and self.phase is Phase.OPEN:
-            if now >= self._last_received + self._heartbeat * 2:
-                text = f"nothing was heard for {now - self._last_received:.1f} seconds"
+        elif self._heartbeats.interval and self.phase is Phase.OPEN:
+            if now >= self._heartbeats.received_at + self._heartbeats.interval * 2:
+                text = f"nothing was heard for {now - self._heartbeats.received_at:.1f} seconds"
                 self.end(Closed(0, CloseReason.HEARTBEAT, 320, text))
-            elif now >= self._last_sent + self._heartbeat / 2:
+            elif now >= self._heartbeats.sent_at + self._heartbeats.interval / 2:
                 self.send_control(0, ConnectionHeartbeat())
         return self._take()
 
@@ -271,7 +270,7 @@ class Connection(Generic[A]):
         """Keep to these from now on."""
         self.frame_max = self._accepted = frame_max
         self._simple_max = min(frame_max, self.limits.header_max, self.limits.message_max)
-        self._heartbeat = heartbeat
+        self._heartbeats.interval = heartbeat
         self.capabilities.channel_max = channel_max
         self.capabilities.frame_max = frame_max
         self.capabilities.heartbeat = heartbeat
@@ -438,7 +437,8 @@ class Connection(Generic[A]):
 
     def _tick(self, now: float) -> None:
         if self.now is None:
-            self._last_sent = self._last_received = now
+            beats = self._heartbeats
+            beats.sent_at = beats.received_at = now
             self._deadline = now + self.limits.handshake_timeout
         self.now = now
 
