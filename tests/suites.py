@@ -131,7 +131,13 @@ SUITES = (
     Suite("types", check=(("mypy", *_WITHOUT_SPARK),), tier="check"),
     Suite(
         "layers",
-        check=(("lint-imports", "--no-cache"), ("python", "-m", "tests.seams"), ("python", "-m", "tests.names")),
+        check=(
+            ("lint-imports", "--no-cache"),
+            ("python", "-m", "tests.seams"),
+            ("python", "-m", "tests.names"),
+            ("python", "-m", "tests.shapes"),
+            ("python", "-m", "tests.circles"),
+        ),
         tier="check",
     ),
     Suite(
