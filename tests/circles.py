@@ -18,11 +18,9 @@ KNOWN: Final[Mapping[str, int]] = {
     "gateway.api": 6,
     "gateway.broker": 10,
     "gateway.classic": 6,
-    "gateway.config": 2,
     "gateway.front": 10,
     "gateway.ledger": 7,
-    "gateway.pipeline": 7,
-    "gateway.upstreams": 4,
+    "gateway.upstreams": 2,
     "gateway.v010": 7,
     "gateway.v010_draft": 7,
 }

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.budgets import RESOURCES, BudgetBounds, BudgetResource, Budgets, Holdings, ShareHolder
 from gateway.config import Config, budget_bounds, load
-from gateway.config.budgets import check_budgets
+from gateway.config.bounds import check_budgets
 from gateway.errors import BudgetExceeded, ConfigurationError, Overloaded
 from gateway.observing.telemetry import Metrics
 

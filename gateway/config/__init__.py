@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from gateway.config.access import JWT_CLIENT, AccessSettings, ApiKeySettings, CertificateSettings, TokenSettings
 from gateway.config.base import Name, Port, Seconds, Settings
+from gateway.config.bounds import budget_bounds
 from gateway.config.bridges import BridgePlace, BridgeSettings, BridgeSource, BridgeTarget, check_bridge
 from gateway.config.brokers import (
     DEFAULT_PORTS,
@@ -21,7 +22,7 @@ from gateway.config.brokers import (
     parse_host,
     parse_management_url,
 )
-from gateway.config.budgets import BudgetSettings, budget_bounds
+from gateway.config.budgets import BudgetSettings
 from gateway.config.document import Config, asks_for_credentials
 from gateway.config.endpoints import EndpointAuth, EndpointSettings, EndpointTls
 from gateway.config.fronts import FrontSettings, FrontTls, FrontUser, check_front

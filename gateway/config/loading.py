@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 
 from gateway.config.access import JWT_CLIENT
+from gateway.config.bounds import check_budgets
 from gateway.config.bridges import BridgeSettings, check_bridge
 from gateway.config.brokers import LOCAL_BROKERS, check_broker
-from gateway.config.budgets import check_budgets
 from gateway.config.document import Config
 from gateway.config.fronts import FrontSettings, check_front
 from gateway.config.ledger import PipelineSettings

@@ -33,7 +33,7 @@ import httpx
 from gateway.config import PipelineSettings
 from gateway.pipeline import session as sessions
 from gateway.pipeline import source
-from gateway.pipeline.archive.table import archive_of
+from gateway.pipeline.archive.opening import archive_of
 from gateway.pipeline.jobs import runs
 from gateway.pipeline.jobs.base import Context, JobRequest, job_of, options_of
 from gateway.pipeline.schema import MESSAGES

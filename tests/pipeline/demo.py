@@ -37,7 +37,7 @@ from pyspark.sql import SparkSession
 from gateway.commands.demo import wait_for_ports
 from gateway.config import PipelineSettings
 from gateway.pipeline import session as sessions
-from gateway.pipeline.archive.table import archive_of
+from gateway.pipeline.archive.opening import archive_of
 from gateway.pipeline.jobs import runs
 from gateway.pipeline.jobs.base import Context, JobRequest, Outcome, job_of, options_of
 from gateway.pipeline.jobs.rollups import Rollups

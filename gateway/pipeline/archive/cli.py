@@ -122,7 +122,7 @@ def _opened(log: str, config: str | None, storage: str | None) -> Iterator[Archi
     if pipeline.settings.archive == "parquet":
         yield ParquetTable.opened(None, pipeline.place("archive", log), log, create=False)
         return
-    from gateway.pipeline.archive.table import archive_of
+    from gateway.pipeline.archive.opening import archive_of
     from gateway.pipeline.session import close_session, spark_session
 
     spark = spark_session(pipeline, app="gateway archive", delta=True)

@@ -79,7 +79,7 @@ class DeltaTable(ArchiveTable):
 
     @classmethod
     def opened(cls, spark: SparkSession, path: str, log: str = "", *, create: bool = True) -> Self:
-        """Open the archive at a path, or make one; see :func:`gateway.pipeline.archive.table.open_table`."""
+        """Open the archive at a path, or make one; see :func:`gateway.pipeline.archive.opening.open_table`."""
         SparkEngine(spark)  # its settings
         for name, value in CONFIGURATION.items():
             spark.conf.set(name, value)

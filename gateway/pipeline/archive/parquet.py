@@ -75,7 +75,7 @@ class ParquetTable(ArchiveTable):
         create: bool = True,
         clock: Callable[[], int] | None = None,
     ) -> Self:
-        """Open the archive in a folder, or make one; see :func:`gateway.pipeline.archive.table.open_table`.
+        """Open the archive in a folder, or make one; see :func:`gateway.pipeline.archive.opening.open_table`.
 
         Args:
             engine: who reads and writes rows; None: nobody, the archive is only looked at.

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from urllib.parse import quote
 
 from gateway.errors import GatewayError, NoSuchResource, PipelineFault, SourceGone
-from gateway.pipeline.archive.table import ArchiveTable, Token, archive_of
+from gateway.pipeline.archive.opening import archive_of
+from gateway.pipeline.archive.table import ArchiveTable, Token
 from gateway.pipeline.jobs.base import Context, Option, Outcome
 from gateway.pipeline.reports import Number, Numbers, Section, Table
 from gateway.pipeline.schema import EVENTS, MESSAGES

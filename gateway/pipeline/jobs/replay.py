@@ -18,7 +18,8 @@ import msgspec
 
 from gateway.errors import ConfigurationError, SourceGone
 from gateway.exits import DONE, PARTLY_DONE
-from gateway.pipeline.archive.table import ArchiveTable, archive_of
+from gateway.pipeline.archive.opening import archive_of
+from gateway.pipeline.archive.table import ArchiveTable
 from gateway.pipeline.expressions import checked_filter
 from gateway.pipeline.jobs.base import Context, Option, Outcome
 from gateway.pipeline.jobs.sending import (

@@ -7,7 +7,8 @@ from datetime import date, timedelta
 from typing import Final
 
 from gateway.errors import NoSuchResource
-from gateway.pipeline.archive.table import KEEP_SECONDS, ArchiveTable, archive_of
+from gateway.pipeline.archive.opening import archive_of
+from gateway.pipeline.archive.table import KEEP_SECONDS, ArchiveTable
 from gateway.pipeline.jobs.base import Context, Option
 from gateway.pipeline.schema import COLUMNS
 from gateway.runtime.clock import clock

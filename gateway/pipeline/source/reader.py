@@ -35,6 +35,7 @@ from gateway.errors import ConfigurationError, ServiceUnreachable
 from gateway.logs import Log
 from gateway.logs.columns import BINARY, FILTERS
 from gateway.pipeline.source import offsets
+from gateway.pipeline.source.choice import transport_of
 from gateway.pipeline.source.conform import arrow_schema, columns_of, conform, pieces
 from gateway.pipeline.source.cursor import Cursor, new_owner
 from gateway.pipeline.source.http import Http
@@ -43,7 +44,7 @@ from gateway.pipeline.source.offsets import Head, Position, Range
 from gateway.pipeline.source.options import FILTER_OPTIONS, LATEST, LISTS, ReadOptions
 from gateway.pipeline.source.ranges import SEQUENCE, read_range
 from gateway.pipeline.source.retry import Retry
-from gateway.pipeline.source.transports import HttpRows, transport_of
+from gateway.pipeline.source.transports import HttpRows
 from gateway.runtime.clock import clock
 
 if TYPE_CHECKING:

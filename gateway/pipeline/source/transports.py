@@ -14,7 +14,7 @@ from gateway.pipeline.source.conform import arrow_schema, from_ndjson
 from gateway.pipeline.source.http import ARROW, NDJSON, Away, Http
 from gateway.pipeline.source.offsets import Head, Range, head_of
 from gateway.pipeline.source.options import ReadOptions
-from gateway.pipeline.source.ranges import Answer, Transport
+from gateway.pipeline.source.ranges import Answer
 
 LINES: Final = 1 << 20
 """Octets of NDJSON that are looked at together, about."""
@@ -99,12 +99,3 @@ class _HttpAnswer:
             raise cut
         if pieces[0].strip():
             raise Away(f"{self._http.url} broke off in the middle of a row")
-
-
-def transport_of(options: ReadOptions, *, arrow: bool) -> Transport:
-    """The transport that the options name."""
-    if options.transport == "adbc":
-        from gateway.pipeline.source.adbc import AdbcRows
-
-        return AdbcRows(options)
-    return HttpRows(options, arrow=arrow)

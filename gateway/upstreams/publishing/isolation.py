@@ -25,15 +25,12 @@ import asyncio
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from gateway.amqp.message import Message
 from gateway.errors import FrameSyntaxError, GatewayError, OutcomeUnknown, PublishRefused, RemoteError, remote_error
 from gateway.fidelity import annotate
-from gateway.upstreams.publishing.receipts import ROUTED, PublishReceipt
-
-if TYPE_CHECKING:
-    from gateway.upstreams.publishing.lanes import Entry, Waiting
+from gateway.upstreams.publishing.receipts import ROUTED, Entry, PublishReceipt, Waiting
 
 FIRST_WINDOW = 1
 """Most publishes in flight on a new lane; every one that is confirmed lets one more in, up to ``publish_window``."""

@@ -10,7 +10,6 @@ import asyncio
 from collections import deque
 from typing import Final, Protocol
 
-from gateway.amqp.message import Message
 from gateway.amqp.operations import (
     Confirmed,
     Failed,
@@ -27,14 +26,9 @@ from gateway.link import Channel, Link
 from gateway.runtime.clock import clock
 from gateway.session import Confirms
 from gateway.upstreams.publishing import isolation
-from gateway.upstreams.publishing.receipts import ROUTED, PublishReceipt
+from gateway.upstreams.publishing.receipts import ROUTED, Entry, PublishReceipt, Waiting
 
 NEVER: Final = float("inf")
-
-Entry = tuple[asyncio.Future[PublishReceipt], int, float, Publish]
-"""A publish in a window: its future, octets of body, deadline, and what is sent again if the channel dies."""
-Waiting = tuple[asyncio.Future[PublishReceipt], float, str, Message, bool]
-"""A publish in a line: its future, deadline, routing key, message, immediate."""
 
 
 class LaneOwner(Protocol):

@@ -41,8 +41,8 @@ from gateway.session import Confirms
 from gateway.upstreams.checks import check
 from gateway.upstreams.publishing import isolation
 from gateway.upstreams.publishing.isolation import Refusals
-from gateway.upstreams.publishing.lanes import NEVER, Entry, Lane, Outlet, PublishedExchange, settle
-from gateway.upstreams.publishing.receipts import PublishReceipt
+from gateway.upstreams.publishing.lanes import NEVER, Lane, Outlet, PublishedExchange, settle
+from gateway.upstreams.publishing.receipts import Entry, PublishReceipt
 from gateway.upstreams.publishing.waiting import WaitingRoom
 
 CONFIRM_TIMEOUT: Final = 30.0

@@ -1,9 +1,13 @@
-"""What became of a publish that did not fail."""
+"""Publishes that wait for their outcome, and what became of one that did not fail."""
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
+
+from gateway.amqp.message import Message
+from gateway.amqp.operations import Publish
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,3 +26,8 @@ class PublishReceipt:
 
 ROUTED: Final = PublishReceipt(True)
 """The receipt of nearly every message, made once."""
+
+Entry: TypeAlias = tuple[asyncio.Future[PublishReceipt], int, float, Publish]
+"""A publish in a window: its future, octets of body, deadline, and what is sent again if the channel dies."""
+Waiting: TypeAlias = tuple[asyncio.Future[PublishReceipt], float, str, Message, bool]
+"""A publish in a line: its future, deadline, routing key, message, immediate."""

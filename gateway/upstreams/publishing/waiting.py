@@ -8,7 +8,8 @@ from typing import Final
 
 from gateway.errors import BrokerUnavailable, GatewayError
 from gateway.upstreams.publishing.isolation import Again
-from gateway.upstreams.publishing.lanes import NEVER, Outlet, Waiting, settle
+from gateway.upstreams.publishing.lanes import NEVER, Outlet, settle
+from gateway.upstreams.publishing.receipts import Waiting
 
 WAITING_MAX: Final = 20_000
 """Most publishes that wait for room, over all exchanges of a broker."""

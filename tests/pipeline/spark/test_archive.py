@@ -19,7 +19,8 @@ from gateway.errors import ArchiveDamaged, ArchiveTooNew, ConfigurationError, Di
 from gateway.exits import exit_status
 from gateway.pipeline.archive import delta
 from gateway.pipeline.archive.engine import digest
-from gateway.pipeline.archive.table import ArchiveTable, Token, open_table
+from gateway.pipeline.archive.opening import open_table
+from gateway.pipeline.archive.table import ArchiveTable, Token
 from gateway.pipeline.faults import fault_of
 from gateway.pipeline.schema import MESSAGES, ddl
 

@@ -13,7 +13,8 @@ from pyspark.sql import DataFrame, SparkSession, functions
 
 from gateway.config import PipelineSettings
 from gateway.errors import CursorOwned, NoSuchResource
-from gateway.pipeline.archive.table import ArchiveTable, archive_of
+from gateway.pipeline.archive.opening import archive_of
+from gateway.pipeline.archive.table import ArchiveTable
 from gateway.pipeline.jobs import archive as archiving
 from gateway.pipeline.jobs import upkeep
 from gateway.pipeline.jobs.base import Context, JobRequest, Outcome, job_of, options_of

@@ -17,7 +17,8 @@ from gateway.commands.demo import gateway_of_our_own
 from gateway.config import PipelineSettings
 from gateway.errors import BadFilter, ConfigurationError, NoSuchBroker, NotFound
 from gateway.exits import DONE, PARTLY_DONE, exit_status
-from gateway.pipeline.archive.table import Token, archive_of
+from gateway.pipeline.archive.opening import archive_of
+from gateway.pipeline.archive.table import Token
 from gateway.pipeline.jobs import replay as replays
 from gateway.pipeline.jobs import runs
 from gateway.pipeline.jobs.base import Context, JobRequest, Outcome, options_of

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.testing import assertDataFrameEqual
 
 from gateway.commands.demo import gateway_of_our_own
-from gateway.pipeline.archive.table import open_table
+from gateway.pipeline.archive.opening import open_table
 from gateway.pipeline.jobs.rollups import Rollups
 from gateway.pipeline.session import delta_jars
 from gateway.pipeline.settings import Pipeline
