@@ -10,6 +10,7 @@ go_program helm helm.sh/helm/v3/cmd/helm v3.19.0
 venv validate "kubernetes-validate==1.37.0"
 venv checkov "checkov==3.3.30"
 debian_program promtool prometheus ./usr/bin/promtool
+command -v ip >/dev/null || packages iproute2 # network namespaces: tests/deploy/test_image.py
 
 # Locked wheels for an environment with the command line alone, and hatchling, which builds it: tests/deploy/test_cli.py.
 python="${PYTHON:-.venv/bin/python}"
