@@ -19,11 +19,15 @@ from gateway.api.http.call import Call, answer, page_headers
 from gateway.api.http.problems import printable, wrong_parameter
 from gateway.api.http.routing import Route, Scope
 from gateway.api.resources.brokers import moment
+from gateway.config import LOCAL_BROKERS
 from gateway.errors import NoSuchBroker
 from gateway.management import BrokerQueues, QueueRow
 from gateway.notation.values import text_to_json
 from gateway.runtime.threads import threads
+from gateway.versions import AUTO_ORDER
 
+EMBEDDED: Final = f"local-{AUTO_ORDER[0].value}"
+"""The name by which the embedded broker's queues are listed, where they are listed once."""
 MANY: Final = 2_000
 """From this number of rows on they are sorted in a thread."""
 Key = tuple[Any, ...]
@@ -92,6 +96,16 @@ class _Sight:
         return (row for row in queues.rows if self.sees_all or row.name in self.names)
 
 
+def _once(sights: Sequence[_Sight]) -> list[_Sight]:
+    """Without the embedded broker's further names: all of them have the same queues. One stays, by which the caller
+    sees all if there is such a one, and that of :data:`EMBEDDED` before others."""
+    embedded = [sight for sight in sights if sight.broker in LOCAL_BROKERS]
+    kept = max(embedded, key=lambda sight: (sight.sees_all, sight.broker == EMBEDDED), default=None)
+    if kept is None or not kept.sees_all:
+        return list(sights)
+    return [sight for sight in sights if sight is kept or sight.broker not in LOCAL_BROKERS]
+
+
 async def list_all_queues(call: Call) -> Response:
     """A page of those that the caller may see."""
     query = call.query(InventoryQuery)
@@ -102,6 +116,8 @@ async def list_all_queues(call: Call) -> Response:
     after = _place(query, order) if query.cursor else None
     names = [query.broker] if query.broker else list(gateway.brokers)
     sights = [sight for name in names if (sight := _Sight.of(principal, name))]
+    if not query.broker:
+        sights = _once(sights)
     lists = await asyncio.gather(*(gateway.inventory.read(sight.broker) for sight in sights))
     found = list(zip(sights, lists, strict=True))
     work = (found, query.search.casefold(), order, after, query.limit)
@@ -193,7 +209,8 @@ ROUTES = (
         description=(
             "The answer has the queues that `GET /v1/brokers/{broker}/queues/{queue}` would show to the caller. They "
             "are read from a broker's management API where `management` of the broker is set, and are at most some "
-            "seconds old; `partial` and `reason` of a broker say what is missing. `null` is what is not known."
+            "seconds old. Those of the embedded broker stand there once, by one of its names, unless `broker` is given. "
+            "`partial` and `reason` of a broker say what is missing. `null` is what is not known."
         ),
         tag="topology",
     ),
