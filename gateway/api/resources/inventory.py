@@ -209,7 +209,7 @@ ROUTES = (
         description=(
             "The answer has the queues that `GET /v1/brokers/{broker}/queues/{queue}` would show to the caller. They "
             "are read from a broker's management API where `management` of the broker is set, and are at most some "
-            "seconds old. Those of the embedded broker stand there once, by one of its names, unless `broker` is given. "
+            "seconds old. Those of the embedded broker stand there once, by one of its names, if no `broker` is given. "
             "`partial` and `reason` of a broker say what is missing. `null` is what is not known."
         ),
         tag="topology",
