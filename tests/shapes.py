@@ -24,8 +24,6 @@ EXEMPT: Final[Mapping[str, tuple[int, str]]] = {
     "parameters of gateway/tracing/spans.py Span": (8, "the fields of a span, set at one place"),
     "parameters of gateway/api/app.py Api": (10, "each part of the gateway that routes work with"),
     "parameters of gateway/core/gateway.py Gateway": (11, "each part of the gateway, put together at one place"),
-    "parameters of gateway/ledger/writing/group.py GroupCommit": (9, "the statements of each table, at one place"),
-    "parameters of gateway/ledger/writing/writer.py Writer": (11, "limits and callbacks, at one place"),
     "attributes of gateway/api/http/guard.py GuardedProtocol": (21, "touched by each request; three are uvicorn's"),
     "attributes of gateway/v010/client_channel.py ClientChannel": (17, "touched by each message"),
 }

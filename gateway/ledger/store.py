@@ -62,7 +62,7 @@ from gateway.ledger.writing.records import (
     Timeline,
 )
 from gateway.ledger.writing.states import EventKind
-from gateway.ledger.writing.writer import CLOSED, Writer
+from gateway.ledger.writing.writer import CLOSED, Writer, WriterEvents
 from gateway.runtime.clock import clock, wall_time
 from gateway.runtime.threads import threads
 
@@ -181,12 +181,11 @@ class Ledger:
             self._shards,
             self._keys,
             self._inbox,
-            self._bodies,
             rows,
             publishes,
             injected=injected,
-            headers=settings.headers,
         )
+        self._group.headers = settings.headers
         there = self._now if injected else None
         reads = DeliveryReads(database, there)
         self.deliveries = DeliveryStore(self, reads, settings.group_max, retention.bodies != "never")
@@ -219,14 +218,9 @@ class Ledger:
             database,
             self._shards,
             self._group,
+            settings,
+            WriterEvents(self._leased, self._lost, self._committed, self._outdated),
             clock,
-            group_max=settings.group_max,
-            queue_max=settings.queue_max,
-            lease_seconds=settings.shard_lease,
-            on_lease=self._leased,
-            on_fenced=self._lost,
-            on_commit=self._committed,
-            on_outdated=self._outdated,
         )
         self.work: LedgerWork = Alone()
         """Which process does what."""

@@ -57,7 +57,7 @@ class DeliveryRows:
     """The statements on ``deliveries``."""
 
     def __init__(self, database: Database, bodies: Bodies) -> None:
-        self._bodies = bodies
+        self.bodies = bodies
         self._starts: dict[bytes, bytes] = {}
         self._prepare(database)
         self._prepare_claims(database)
@@ -209,7 +209,7 @@ class DeliveryRows:
         if settles:
             entries, released = self._settle(connection, settles, there)
         if needed or released:
-            self._bodies.write(connection, needed, released, now)
+            self.bodies.write(connection, needed, released, now)
         return entries
 
     def _store(
@@ -218,14 +218,14 @@ class DeliveryRows:
         """Store; the payloads that are needed for it, as :meth:`Bodies.add` takes them."""
         rows = self._insert.rows()
         payloads: dict[bytes, tuple[Key, bytes, int]] = {}
-        keep_until = self._bodies.kept_until(now)
+        keep_until = self.bodies.kept_until(now)
         for call in calls:
             call.fresh = call.entries  # another attempt may have found other rows
             for owed in call.owed:
                 if owed.id in payloads:
                     continue
                 key = (owed.message_id, digest_of(owed.payload))
-                payloads[owed.id] = (key, owed.payload, keep_until if owed.size <= self._bodies.body_max else 0)
+                payloads[owed.id] = (key, owed.payload, keep_until if owed.size <= self.bodies.body_max else 0)
                 due_at, attempt, lease, status = when(owed.due_at, owed.at, now, there), owed.attempt, 0, WAITING
                 if owed.dead:
                     status = DEAD
@@ -337,7 +337,7 @@ class DeliveryRows:
         payloads: dict[Key, bytes] = {}
         if handed:
             self._hand_out.run(connection, handed.parameters())
-            payloads = self._bodies.payloads(connection, {(row[1], row[2]) for _, share, _ in shares for row in share})
+            payloads = self.bodies.payloads(connection, {(row[1], row[2]) for _, share, _ in shares for row in share})
         entries: list[LogEntry] = []
         for call, share, is_cut in shares:
             due_at = there + _microseconds(call.seconds)

@@ -22,7 +22,6 @@ from gateway.ledger.db.models import events, messages, obligations, uint64_in_js
 from gateway.ledger.db.prepared import PreparedStatement, once
 from gateway.ledger.db.shards import INSERT, ShardLease, Shards
 from gateway.ledger.logs.log_rows import LogRows
-from gateway.ledger.pending.bodies import Bodies
 from gateway.ledger.pending.delivery_rows import DeliveryRows
 from gateway.ledger.pending.inbox import Inbox, digests
 from gateway.ledger.pending.keys import PARKED, PENDING, KeyStatements
@@ -165,21 +164,18 @@ class GroupCommit:
         shards: Shards,
         keys: KeyStatements,
         inbox: Inbox,
-        bodies: Bodies,
         deliveries: DeliveryRows,
         outbox: OutboxRows,
         *,
         injected: bool = False,
-        headers: Sequence[str] = (),
     ) -> None:
-        """``injected``: the ledger's clock stands for the database's, too (tests). ``headers``: names of headers that
-        are kept of each message."""
-        self.headers = headers
-        """May be replaced at any time, from any thread."""
+        """``injected``: the ledger's clock stands for the database's, too (tests)."""
+        self.headers: Sequence[str] = ()
+        """Names of headers that are kept of each message. May be replaced at any time, from any thread."""
         self._shards = shards
         self._keys = keys
         self._inbox = inbox
-        self._bodies = bodies
+        self._bodies = deliveries.bodies
         self._deliveries = deliveries
         self._outbox = outbox
         self._injected = injected

@@ -21,12 +21,13 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy import exc
 
 from gateway.budgets import ALONE, ON_BEHALF, RESOURCES, Holdings, ShareHolder
+from gateway.config import LedgerSettings
 from gateway.errors import EntriesRefused, LedgerUnavailable
 from gateway.ledger.db.engine import BAD_ROW_ERRORS, Database, is_deadlock, is_lost, unavailable
 from gateway.ledger.db.shards import Fenced, ShardLease, Shards
@@ -64,6 +65,19 @@ class CommitCutOff(Exception):
     """The connection was lost during COMMIT, and it did not happen, or may not have."""
 
 
+class WriterEvents(NamedTuple):
+    """What the writer calls when something has happened."""
+
+    on_lease: Callable[[ShardLease], None]
+    """On the loop, with each new lease."""
+    on_fenced: Callable[[], None]
+    """On the loop, when the lease is lost."""
+    on_commit: Callable[[float], None] = lambda seconds: None
+    """On the thread, with the seconds that a transaction took."""
+    on_outdated: Callable[[], None] = lambda: None
+    """On the thread, when a call is refused because its lease is lost."""
+
+
 class Writer:
     """The thread and its queue. ``submit`` belongs to the event loop; everything below it to the thread."""
 
@@ -72,33 +86,21 @@ class Writer:
         database: Database,
         shards: Shards,
         group: GroupCommit,
+        settings: LedgerSettings,
+        events: WriterEvents,
         clock: Callable[[], float],
-        *,
-        group_max: int,
-        queue_max: int,
-        lease_seconds: float,
-        on_lease: Callable[[ShardLease], None],
-        on_fenced: Callable[[], None],
-        on_commit: Callable[[float], None] = lambda seconds: None,
-        on_outdated: Callable[[], None] = lambda: None,
     ) -> None:
-        """``on_lease`` is called on the loop with each new lease, ``on_fenced`` when it is lost; on the thread,
-        ``on_commit`` with the seconds that a transaction took, and ``on_outdated`` when a call is refused because its
-        lease is lost."""
         self._database = database
         self._shards = shards
         self._group = group
         self._clock = clock
-        self._group_max = group_max
+        self._group_max = settings.group_max
         rows = Holdings(RESOURCES["ledger_rows"])
-        rows.configure(queue_max, 1.0, 0.0, {})
-        self.places = Places(queue_max, rows)
+        rows.configure(settings.queue_max, 1.0, 0.0, {})
+        self.places = Places(settings.queue_max, rows)
         """Those in the queue."""
-        self._lease_seconds = lease_seconds
-        self._on_lease = on_lease
-        self._on_fenced = on_fenced
-        self._on_commit = on_commit
-        self._on_outdated = on_outdated
+        self._lease_seconds = settings.shard_lease
+        self._on_lease, self._on_fenced, self._on_commit, self._on_outdated = events
         self._loop = asyncio.get_running_loop()
         self._engine = database.writer(keyed=True)
         self._connection: sa.Connection | None = None
