@@ -37,7 +37,7 @@ async def list_brokers(call: Call) -> Response:
 
 
 def first_brokers(call: Call, most: int) -> tuple[list[Broker], bool]:
-    """The first of those that the caller may see, at most so many, and whether there are more."""
+    """The first of those that the caller may see, at most ``most`` of them, and whether there are more."""
     names = _seen(call)
     return [_describe(call, name) for name in names[:most]], len(names) > most
 

@@ -73,7 +73,7 @@ async def list_endpoints(call: Call) -> Response:
 
 
 async def first_endpoints(call: Call, most: int) -> tuple[list[Endpoint], bool]:
-    """The first of those that the caller may see, at most so many, and whether there are more."""
+    """The first of those that the caller may see, at most ``most`` of them, and whether there are more."""
     if call.principal.may("endpoint", "", "*"):
         page, cursor = await the_endpoints(call).page(None, most)
         return await _listed(call, page[:most]), cursor is not None or len(page) > most

@@ -85,7 +85,7 @@ async def list_subscriptions(call: Call) -> Response:
 
 
 async def first_subscriptions(call: Call, most: int) -> tuple[list[Subscription], bool]:
-    """The first of those that the caller may see, at most so many, and whether there are more."""
+    """The first of those that the caller may see, at most ``most`` of them, and whether there are more."""
     found, cursor = await _visible(call, None, most)
     return [_describe(call, item) for item in found[:most]], cursor is not None or len(found) > most
 

@@ -73,7 +73,7 @@ class Handlers(Generic[D]):
         return answer(self._page(found), headers=page_headers(call, cursor, limit=query.limit))
 
     async def every(self, call: Call, most: int) -> tuple[Sequence[D], bool]:
-        """The first of them, at most so many, and whether there are more."""
+        """The first of them, at most ``most``, and whether there are more."""
         page, cursor = await self._supervisor(call).page(None, most)
         return await asyncio.gather(*(self._of_its_owner(call, status) for status in page)), cursor is not None
 
