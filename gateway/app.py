@@ -70,6 +70,7 @@ from gateway.config import (
 from gateway.core import Gateway
 from gateway.core.leasing.ack_ids import load_key
 from gateway.core.work.peers import Peers, digest, shared_secret
+from gateway.durable import make_folder
 from gateway.errors import ConfigurationError, GatewayError
 from gateway.front.fronts import Fronts, check_fronts
 from gateway.ledger import Ledger
@@ -564,7 +565,7 @@ def _issuer(rules: OutboundRules, stack: AsyncExitStack) -> GuardedTransport:
 def _data_folder(path: Path) -> Path:
     """The data folder, made if need be, readable by its owner only."""
     try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(path, 0o700)
     except OSError as error:
         raise ConfigurationError(f"data_dir {path}: {error.strerror}") from None
     return path.resolve()

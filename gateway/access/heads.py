@@ -24,6 +24,7 @@ from typing import Any, Final
 import msgspec
 
 from gateway.config import AuditSettings
+from gateway.durable import flush
 from gateway.errors import ConfigurationError, LedgerUnavailable
 from gateway.ledger import Ledger
 from gateway.ledger.access.audit import AuditHead
@@ -99,11 +100,7 @@ def write_head(path: Path, head: AuditHead, at: float) -> None:
         file.flush()
         os.fsync(file.fileno())
     part.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    flush(path.parent)
 
 
 class Heads:

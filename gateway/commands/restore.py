@@ -93,8 +93,9 @@ def restore(
 
 def _restore(settings: Config, database: Database, path: Path, file: Path, replace: bool, dry_run: bool) -> Restored:
     from gateway.access.heads import head_path, read_head, write_head
+    from gateway.durable import flush
     from gateway.errors import BackupRefused
-    from gateway.ledger.backups import beside, check_version, read_info, sync_folder, unpack
+    from gateway.ledger.backups import beside, check_version, read_info, unpack
     from gateway.ledger.db.engine import Database
     from gateway.ledger.restoring import adopt
 
@@ -130,7 +131,7 @@ def _restore(settings: Config, database: Database, path: Path, file: Path, repla
         if head is not None:
             kept.replace(kept.with_name(f"{kept.name}.{_stamp(now)}"))
         staged.replace(path)
-        sync_folder(path.parent)
+        flush(path.parent)
         if head is not None:
             write_head(kept, new_head, clock.now())
         return Restored(info.at, until, marked, aside, broken)

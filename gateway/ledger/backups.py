@@ -20,6 +20,7 @@ from typing import BinaryIO, Final
 import msgspec
 
 from gateway import __version__
+from gateway.durable import flush
 from gateway.errors import BackupRefused, LedgerUnavailable
 from gateway.ledger.db.engine import BUSY_TIMEOUT
 from gateway.ledger.db.schema import HEAD
@@ -82,7 +83,7 @@ def back_up(path: Path, target: Path) -> BackupInfo:
             file.flush()
             os.fsync(file.fileno())
         part.replace(target)
-        sync_folder(target.parent)
+        flush(target.parent)
         return info
     finally:
         for name in (part, *beside(part)):
@@ -164,15 +165,6 @@ def unpack(path: Path, info: BackupInfo, target: Path) -> None:
 def beside(path: Path) -> tuple[Path, ...]:
     """The files that SQLite keeps beside a database."""
     return tuple(path.with_name(path.name + end) for end in ("-wal", "-shm", "-journal"))
-
-
-def sync_folder(folder: Path) -> None:
-    """Have the names in a folder on disk."""
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(number)
-    finally:
-        os.close(number)
 
 
 class _Form(msgspec.Struct):

@@ -24,7 +24,6 @@ of that process; where it is gone, so is the lease.
 from __future__ import annotations
 
 import hmac
-import os
 from binascii import a2b_base64, b2a_base64
 from functools import lru_cache
 from hashlib import blake2b, sha256
@@ -32,6 +31,7 @@ from pathlib import Path
 from struct import Struct
 from typing import NamedTuple
 
+from gateway.durable import make_file
 from gateway.errors import ConfigurationError
 from gateway.runtime.ids import ids
 
@@ -159,8 +159,7 @@ def load_key(path: Path) -> bytes:
         ConfigurationError: the file holds something else.
     """
     try:
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(ids.random_bytes(32))
+        make_file(path, ids.random_bytes(32))
     except FileExistsError:
         pass  # made by an earlier start
     key = path.read_bytes()

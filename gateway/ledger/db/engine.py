@@ -21,6 +21,7 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 from sqlalchemy.pool import NullPool
 
+from gateway.durable import make_folder
 from gateway.errors import ConfigurationError, LedgerFull, LedgerUnavailable
 
 Row = tuple[Any, ...]
@@ -126,7 +127,7 @@ class Database:
         if self.path is None:
             return None
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self.path.parent)
             filesystem = filesystem_of(self.path.parent)
             if filesystem in NETWORK_FILESYSTEMS:
                 raise ConfigurationError(

@@ -20,8 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from gateway.durable import flush, make_folder
 from gateway.pipeline.archive.commits import Commits, File
-from gateway.pipeline.archive.disk import flush, make_folder, room
+from gateway.pipeline.archive.disk import room
 from gateway.runtime.ids import ids
 
 FOLDER: Final = "_attempts"

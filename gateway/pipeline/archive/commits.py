@@ -37,8 +37,9 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from gateway.durable import flush
 from gateway.errors import ArchiveDamaged, ArchiveTooNew, ConfigurationError, PipelineFault
-from gateway.pipeline.archive.disk import flush, room, write_flushed
+from gateway.pipeline.archive.disk import room, write_flushed
 from gateway.pipeline.schema import SCHEMA_VERSION
 
 FORMAT: Final = 1

@@ -25,10 +25,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import unquote, urlsplit
 
+from gateway.durable import flush
 from gateway.errors import ArchiveDamaged, ArchiveTooNew, ConfigurationError, GatewayError, NoSuchResource
 from gateway.pipeline.archive import commits
 from gateway.pipeline.archive.commits import File
-from gateway.pipeline.archive.disk import flush, room
+from gateway.pipeline.archive.disk import room
 from gateway.pipeline.archive.engine import CODEC, SparkEngine, by_day, digest, in_order, spoken
 from gateway.pipeline.archive.layout import days_of, merged, ordered, unlike, whole, wrong
 from gateway.pipeline.archive.table import (

@@ -36,21 +36,3 @@ def write_flushed(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-
-
-def flush(path: Path) -> None:
-    """Have a file, or the names in a folder, on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def make_folder(path: Path) -> None:
-    """Make a folder, and have its name on the disk. It may be there."""
-    try:
-        os.mkdir(path)
-    except FileExistsError:
-        return
-    flush(path.parent)

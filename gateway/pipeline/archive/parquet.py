@@ -20,11 +20,12 @@ from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from gateway.durable import make_folder
 from gateway.errors import ArchiveDamaged, ConfigurationError, DiskFull, NoSuchResource
 from gateway.pipeline.archive import attempts, commits
 from gateway.pipeline.archive.attempts import attempt
 from gateway.pipeline.archive.commits import Commit, Commits, File, Made, State
-from gateway.pipeline.archive.disk import make_folder, room
+from gateway.pipeline.archive.disk import room
 from gateway.pipeline.archive.layout import days_of, merged, ordered, unlike, whole, wrong
 from gateway.pipeline.archive.parquet_files import written
 from gateway.pipeline.archive.table import (
@@ -293,7 +294,7 @@ def _made(place: Path, log: str) -> Made:
             raise ArchiveDamaged(f"{place}: {found[0]} is there, and {commits.FOLDER} has no commits")
         raise ConfigurationError(f"{place}: holds {found[0]!r}, and is no archive")
     with room(place):
-        place.mkdir(parents=True, exist_ok=True)
+        make_folder(place)
         for name in (commits.FOLDER, attempts.FOLDER):
             make_folder(place / name)
     log_of = Commits(place)

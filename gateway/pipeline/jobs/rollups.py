@@ -28,6 +28,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from gateway.durable import flush, make_folder
 from gateway.errors import ArchiveDamaged, ArchiveTooNew, StateError
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ class Rollups:
         Raises:
             StateError: another process writes.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         with (self.folder / LOCK).open("ab") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -178,11 +179,7 @@ class Rollups:
             file.flush()
             os.fsync(file.fileno())
         path.replace(self.folder / MANIFEST)
-        folder = os.open(self.folder, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        flush(self.folder)
         self._tidy({*new.before, *(each.run for each in new.hours.values())})
         return new
 

@@ -13,7 +13,6 @@ Keys for other purposes are derived from these (HKDF, RFC 5869), so that one fil
 
 from __future__ import annotations
 
-import os
 import shlex
 from base64 import b64decode, b64encode, urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Sequence
@@ -27,6 +26,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from gateway.durable import make_file
 from gateway.errors import ConfigurationError
 from gateway.runtime.ids import ids, random_bytes
 
@@ -99,14 +99,13 @@ class Seals:
 
 
 def make_key_file(path: Path) -> None:
-    """Write a file with one random key, readable by its owner only.
+    """Write a file with one random key, readable by its owner only, and sync it.
 
     Raises:
         FileExistsError: the file is there. It is left as it is.
         OSError: it cannot be written.
     """
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as made:
-        made.write(b64encode(ids.random_bytes(KEY)) + b"\n")
+    make_file(path, b64encode(ids.random_bytes(KEY)) + b"\n")
 
 
 def load_seals(file: str, otherwise: Path) -> Seals:
