@@ -21,7 +21,7 @@ export UV_SYSTEM_CERTS := 1
 export UV_PYTHON_DOWNLOADS := never
 export UV_PROJECT_ENVIRONMENT := $(CURDIR)/$(VENV)
 
-.PHONY: help install lock run check test test-all test-spark test-deploy test-supply chaos schemathesis licences sbom release-files audit faults attack simulate mutants fuzz fuzz-guided bench bench-compare bench-spark pipeline-demo style types layers docs docs-site
+.PHONY: help install lock run check test test-all test-spark test-deploy test-supply chaos schemathesis licences sbom release-files audit faults attack simulate powerloss mutants fuzz fuzz-guided bench bench-compare bench-spark pipeline-demo style types layers docs docs-site
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/make \1\t\2/' | expand -t 16
@@ -98,6 +98,9 @@ chaos: $(STAMP)  ## all 34 experiments, and the table; CHAOS="F01 F18" for some,
 
 simulate: $(STAMP)  ## worlds under virtual time, each from its seed; WORLDS=1000 FIRST=1 for others
 	@exec $(BIN)/python -m tests.simulation --worlds $(or $(WORLDS),200) --first $(or $(FIRST),1)
+
+powerloss: $(STAMP)  ## losses of power at every point of a run; POINTS=1000, PARTS=losses
+	@exec $(BIN)/python -m tests.powerloss $(PARTS) --points $(or $(POINTS),10000)
 
 mutants: $(SPARK)  ## changes of the code, each judged by the tests that cover it; SEED=7 MUTANTS=200, TABLE=1 for the table
 	@tests/servers/install.sh

@@ -161,6 +161,7 @@ SUITES = (
     Suite("http", ("core", "api"), servers=True, share=0.8),
     Suite("spark-jobs", ("pipeline/spark/test_[!ast]*.py",), servers=True),
     Suite("simulation", ("simulation", "mutants")),
+    Suite("powerloss", ("powerloss",), once=True),
     Suite("app", ("test_a*.py",), servers=True, share=0.3),
     Suite("conformance", ("conformance",), servers=True, share=0.5),
     Suite("bridge-faults", ("faults/bridges",), servers=True, share=0.5, once=True),

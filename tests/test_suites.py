@@ -78,7 +78,9 @@ def test_which_may_run_again(results: list[Result], again: list[str]) -> None:
 
 def test_what_may_lose_a_message_runs_once() -> None:
     for suite in suites.SUITES:
-        plays = any(part in path for path in suite.paths for part in ("faults/", "chaos", "pipeline/stream"))
+        plays = any(
+            part in path for path in suite.paths for part in ("faults/", "chaos", "pipeline/stream", "powerloss")
+        )
         assert suite.once == plays, suite.name
 
 
