@@ -29,7 +29,16 @@ from prometheus_client import (
 
 from gateway.budgets import Budgets, Holdings
 from gateway.observing.repeats import FIELDS, RepeatLines
-from gateway.observing.series import SERIES_MAX, Family, M, SeriesBudget, Together, series_of
+from gateway.observing.series import (
+    SERIES_MAX,
+    Family,
+    LoopCounter,
+    LoopHistogram,
+    M,
+    SeriesBudget,
+    Together,
+    series_of,
+)
 from gateway.runtime.tasks import FAILED_TASK
 
 LOGGER: Final = logging.getLogger("gateway")
@@ -415,13 +424,13 @@ class Metrics:
         return generate_latest(self.registry)
 
     def _counter(self, name: str, text: str, labels: Sequence[str]) -> Family[Counter]:
-        return Family(Counter, PREFIX + name, text, labels, self.budget, self.registry)
+        return Family(LoopCounter, PREFIX + name, text, labels, self.budget, self.registry)
 
     def _gauge(self, name: str, text: str, labels: Sequence[str], together: Together = sum) -> Family[Gauge]:
         return Family(Gauge, PREFIX + name, text, labels, self.budget, self.registry, together)
 
     def _histogram(self, name: str, text: str, labels: Sequence[str]) -> Family[Histogram]:
-        return Family(Histogram, PREFIX + name, text, labels, self.budget, self.registry, buckets=_SECONDS)
+        return Family(LoopHistogram, PREFIX + name, text, labels, self.budget, self.registry, buckets=_SECONDS)
 
     def _plain(self, make: Callable[..., M], name: str, text: str, **options: Any) -> M:
         """A metric without labels."""
