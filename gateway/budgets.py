@@ -281,13 +281,14 @@ class Holdings:
         """
         if not amount:
             return
-        holder = client.holder
+        holder = client.kind, client.name
         mine = self._held.get(holder, 0)
-        held = mine + self._kept.get(holder, 0)
-        if held + amount > (share := self.share_of(client)) and not client.is_alone and not forced:
+        held = mine + self._kept.get(holder, 0) if self._kept else mine
+        if not client.is_alone and held + amount > (share := self.share_of(client)) and not forced:
             self.count_refusal("share")
             raise self.exceeded(client, held, amount, share)
-        if self._sum + amount > self._bound(client) and not forced:
+        bound = self.total if client.is_admin else self.total - self.reserve
+        if self._sum + amount > bound and not forced:
             self.count_refusal("total")
             raise Overloaded(
                 f"budget {self.resource.name}: {self._sum:,} of {self.total:,} {self.resource.what} are in use "
@@ -299,7 +300,7 @@ class Holdings:
     def take_share(self, client: ShareHolder, amount: int) -> bool:
         """Take an amount where the client holds nothing, or stays within its share with it; returns whether. The total
         is not looked at: this is for those who have a bound of their own."""
-        holder = client.holder
+        holder = client.kind, client.name
         mine = self._held.get(holder, 0)
         held = mine + self._kept.get(holder, 0) if self._kept else mine
         if held and held + amount > self.share_of(client):
@@ -318,7 +319,7 @@ class Holdings:
         """Give back an amount that the client has taken."""
         if not amount:
             return
-        holder = client.holder
+        holder = client.kind, client.name
         left = self._held[holder] - amount
         if left > 0:
             self._held[holder] = left

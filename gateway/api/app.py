@@ -26,9 +26,9 @@ from gateway.api.history.traced import Trace, begin, follow
 from gateway.api.http import auth, callers, eager
 from gateway.api.http.access_log import AccessLog
 from gateway.api.http.auth import ConfiguredKeys, Doorkeeper, unauthorized
-from gateway.api.http.call import Call, problem_response
+from gateway.api.http.call import Call, JsonAnswer, problem_response
 from gateway.api.http.connections import CONNECTION
-from gateway.api.http.cycle import CUT
+from gateway.api.http.cycle import CUT, WHOLE
 from gateway.api.http.guard import CERTIFICATE, HEAD_MAX
 from gateway.api.http.heads import TARGET_MAX, target_length
 from gateway.api.http.problems import ApiProblem, internal_problem, problem_headers, problem_of
@@ -90,6 +90,8 @@ NOT_RECORDED: Final = frozenset(
 REFUSALS: Final = frozenset({"unauthorized", "forbidden", "rate_limited"})
 """Problems that go into the audit log."""
 BASIC_ADVICE: Final = "Give an API key as the password, with any user; or send it as `Authorization: Bearer KEY`."
+PLAIN: Final = frozenset({Response, JsonAnswer})
+"""Answers that are a status, headers and a body, and nothing else."""
 HEADERS_MAX: Final = HEAD_MAX
 """Most octets of request headers, names and values."""
 HEADERS_MOST: Final = 100
@@ -188,7 +190,8 @@ class Api:
         self._doorkeeper = Doorkeeper(http, ConfiguredKeys(api_keys), access)
         self._router = Router(routes)
         self._access_log = AccessLog(http.access_log) if http.access_log else None
-        self._proxies = Proxies(http.trusted_proxies)
+        self._proxies = Proxies(http.trusted_proxies) if http.trusted_proxies else None
+        self._requests = gateway.budgets["requests"]
         self._running = 0
         self._counts: dict[tuple[str, int], Counter] = {}
         self._seconds: dict[str, Histogram] = {}
@@ -198,7 +201,7 @@ class Api:
         """Other bounds and keys, for the requests that come from now on; what ``access`` says counts as well."""
         self._http = http
         self._access_log = AccessLog(http.access_log) if http.access_log else None
-        self._proxies = Proxies(http.trusted_proxies)
+        self._proxies = Proxies(http.trusted_proxies) if http.trusted_proxies else None
         self._takes_tokens = self._access is not None and self._access.tokens is not None
         self._doorkeeper = Doorkeeper(http, keys, self._access)
 
@@ -208,7 +211,7 @@ class Api:
             raise RuntimeError(f"no handler for {scope['type']}")
         started = clock.monotonic()
         operation = "none"
-        if self._proxies and (client := scope.get("client")) is not None:
+        if self._proxies is not None and (client := scope.get("client")) is not None:
             scope["client"] = (self._proxies.caller(client[0], scope["headers"]), client[1])
         self._running += 1
         call: Call | None = None
@@ -240,14 +243,19 @@ class Api:
                 response.raw_headers += [pair for pair in said if pair not in response.raw_headers]
             status = response.status_code
             if COUNTED in scope or FORWARDED in scope:
-                await response(scope, receive, send)
+                if WHOLE in scope and type(response) in PLAIN and response.background is None:
+                    await send(
+                        {"type": WHOLE, "status": status, "headers": response.raw_headers, "body": response.body}
+                    )
+                else:
+                    await response(scope, receive, send)
             else:
                 await _answer_at_once(response, scope, receive, send)
             self._count(operation, status, started)
         finally:
             self._running -= 1
             if (client := scope.get(COUNTED)) is not None:
-                self._gateway.budgets["requests"].give(client)
+                self._requests.give(client)
             if call is not None:
                 call.leave()
             if self._access_log is not None:
@@ -387,9 +395,9 @@ class Api:
 
     def _take_share(self, scope: AsgiScope, principal: Principal) -> ShareHolder:
         """Count the request in its client's share, unless another process has. Raises BudgetExceeded, Overloaded."""
-        client = client_of(principal, _address(scope))
+        client = client_of(principal, scope)
         if FORWARDED not in scope:
-            requests = self._gateway.budgets["requests"]
+            requests = self._requests
             if (before := scope.pop(COUNTED, None)) is not None:
                 requests.give(before)
             if principal.name and (place := scope.get(CONNECTION)) is not None:
@@ -414,10 +422,11 @@ async def _answer_at_once(response: Response, scope: AsgiScope, receive: Receive
         await waiting
 
 
-def client_of(principal: Principal, address: str) -> ShareHolder:
+def client_of(principal: Principal, scope: AsgiScope) -> ShareHolder:
     """Return whose share of everything a caller uses: the client's; without a credential, the address's."""
     if principal.name:
-        return ShareHolder(principal.name, principal.admin, is_alone=principal is DEVELOPER)
+        return ShareHolder(principal.name, principal.admin, principal is DEVELOPER)
+    address = _address(scope)
     return ShareHolder(address_of(address) or address, kind="address")
 
 

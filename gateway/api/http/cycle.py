@@ -14,6 +14,9 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCy
 
 CUT: Final = "http.response.cut"
 """Type of a message that is sent in place of the rest of a body: the connection ends, in the middle of the answer."""
+WHOLE: Final = "http.response.whole"
+"""Type of a message that is a whole answer: ``status``, ``headers``, ``body``. A key of the ASGI scope says that it is
+understood."""
 WRITE_MAX: Final = 16_384
 """Bytes of a body that are written at a time."""
 WRITE_BUFFER_MAX: Final = 32_768
@@ -33,7 +36,8 @@ class Cycle(RequestResponseCycle):
 
     async def send(self, message: Any) -> None:
         """Send the head of the answer, or a piece of its body (ASGI)."""
-        if message["type"] == CUT:
+        kind = message["type"]
+        if kind == CUT:
             self._cut()
             return
         if self.flow.write_paused and not self.disconnected:
@@ -41,9 +45,15 @@ class Cycle(RequestResponseCycle):
         if self._is_gone():
             return
         if not self.response_started:
-            self._start(message)
-        elif self.response_complete or message["type"] != "http.response.body":
-            raise RuntimeError(f"{message['type']} does not belong here")
+            if kind == WHOLE:
+                self._start(message)
+                await self._pieces(message["body"], False)
+            elif kind == "http.response.start":
+                self._start(message)
+            else:
+                raise RuntimeError(f"expected http.response.start, not {kind}")
+        elif self.response_complete or kind != "http.response.body":
+            raise RuntimeError(f"{kind} does not belong here")
         else:
             await self._pieces(message.get("body", b""), message.get("more_body", False))
 
@@ -67,8 +77,6 @@ class Cycle(RequestResponseCycle):
         return self.disconnected
 
     def _start(self, message: Any) -> None:
-        if message["type"] != "http.response.start":
-            raise RuntimeError(f"expected http.response.start, not {message['type']}")
         status = message["status"]
         length: int | None = None
         close = False

@@ -31,7 +31,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from gateway.api.http.connections import CONNECTION, Connections, ConnectionSlot
-from gateway.api.http.cycle import WRITE_BUFFER_MAX, Cycle
+from gateway.api.http.cycle import WHOLE, WRITE_BUFFER_MAX, Cycle
 from gateway.api.http.heads import HeadRefusal, refusal_of, refusal_of_target
 from gateway.runtime.clock import clock
 
@@ -150,6 +150,7 @@ class GuardedProtocol(HttpToolsProtocol):
         super().on_message_begin()
         scope: Any = self.scope
         scope[CONNECTION] = self.place
+        scope[WHOLE] = True
         if self._certificate:
             scope[CERTIFICATE] = self._certificate
         self._head = True

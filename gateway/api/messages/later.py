@@ -6,7 +6,7 @@ preference (RFC 7240) is for the whole request, a time for a message; a batch ma
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -104,11 +104,15 @@ async def publish_each(
     return [next(sent) if item.not_before is None else next(kept) for item in messages]
 
 
-async def _publish_now(call: Call, messages: Sequence[Publication], order: str | None) -> list[PublishOutcome]:
+def _publish_now(call: Call, messages: Sequence[Publication], order: str | None) -> Awaitable[list[PublishOutcome]]:
+    if [item for item in messages if item.key]:
+        return _publish_keyed(call, messages, order)
+    return call.gateway.publish(call.names["broker"], call.names["exchange"], messages, call.principal.name, order)
+
+
+async def _publish_keyed(call: Call, messages: Sequence[Publication], order: str | None) -> list[PublishOutcome]:
     gateway, broker, exchange, client = call.gateway, call.names["broker"], call.names["exchange"], call.principal.name
     keys = [item.key for item in messages if item.key]
-    if not keys:
-        return await gateway.publish(broker, exchange, messages, client, order)
     taken = await gateway.ledger_budgets.claim(call.client, keys)
     try:
         return await gateway.publish(broker, exchange, messages, client, order)

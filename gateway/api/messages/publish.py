@@ -49,7 +49,7 @@ from gateway.api.resources.allowed_keys import refuse_foreign_keys
 from gateway.core import KeyedAnswer, KeyedRequest, Publication, PublishOutcome
 from gateway.core.publishing.fingerprints import of_request
 from gateway.core.publishing.outbox import moment
-from gateway.core.sources.turns import aside
+from gateway.core.sources.turns import ASIDE_MIN, aside
 from gateway.notation.cloudevents import BATCH, STRUCTURED
 from gateway.notation.values import ValueProblem
 
@@ -74,7 +74,10 @@ async def publish(call: Call) -> Response:
         return publish_stream(call)
     form = _raw if is_raw and b"ce-specversion" not in call.headers else _form(call, media)
     octets = await call.body()
-    batch, messages = await aside(0 if form in _OPAQUE else len(octets), form, call, octets)
+    if len(octets) <= ASIDE_MIN or form in _OPAQUE:
+        batch, messages = form(call, octets)
+    else:
+        batch, messages = await aside(len(octets), form, call, octets)
     messages = refuse_foreign_keys(call, messages, json=form is _json, alone=not batch)
     if call.trace is None:
         return await _publish(call, octets, batch, messages)
