@@ -220,6 +220,34 @@ async def test_all_processes_are_replaced_under_load(
         assert (result["twice"]["push"], result["twice"]["bridge"], result["unmarked"]) == (0, 0, 0), result  # type: ignore[index]
 
 
+async def test_the_time_to_a_first_message(
+    tmp_path: Path,
+    rabbitmq: RabbitMQ,
+    brokerj: BrokerJ,
+    postgresql: PostgreSQL,
+    unique_name: Callable[[str], str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    queue = unique_name("first")
+    began = time.monotonic()
+    config = {"subscriptions": {"first": {"broker": "rabbit", "queue": queue}}}
+    async with running(tmp_path, rabbitmq, brokerj, postgresql, config) as service:
+        headers = {"Authorization": f"Bearer {service.key}"}
+        client = PodHttp(service.api[0].address, service.api[0].port("http"))
+        answer = await client.request("PUT", f"/v1/brokers/rabbit/queues/{queue}", {"durable": True}, headers)
+        assert answer.status == 201, answer.body
+        message = {"routing_key": queue, "payload": "hi"}
+        answer = await client.request("POST", "/v1/brokers/rabbit/exchanges/amq.default:publish", message, headers)
+        assert answer.status == 200, answer.body
+        published = time.monotonic() - began
+        answer = await client.request("POST", "/v1/subscriptions/first:pull", {"max_messages": 1}, headers)
+        pulled = time.monotonic() - began
+        client.close()
+        assert [each["message"]["payload"] for each in json.loads(answer.body)["messages"]] == ["hi"]
+    with capsys.disabled():
+        print(f"\nfrom the values of the chart to a first message: {published:.1f} s, pulled after {pulled:.1f} s")
+
+
 async def test_init_containers_migrate_before_each_start(
     tmp_path: Path, rabbitmq: RabbitMQ, brokerj: BrokerJ, postgresql: PostgreSQL
 ) -> None:
