@@ -40,9 +40,8 @@ class BridgeSupervisor(Supervisor[BridgeSettings, Bridge, BridgeStatus]):
     async def start(self) -> None:
         self._identity = await self._find_identity()
         await super().start()
-        ledger = self._gateway.ledger
-        for name in await ledger.branches.bridges():
-            if name not in self._configured and await ledger.get_resource(BRIDGE_KIND, name) is None:
+        for name in await self._gateway.ledger.branches.bridges():
+            if name not in self._store.configured and await self._store.row(name) is None:
                 reason = "there is no bridge of this name any more; one that gets it settles them"
                 log("bridge.branches_left", logging.WARNING, bridge=name, reason=reason)
 

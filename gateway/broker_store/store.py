@@ -13,8 +13,7 @@ import re
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from hashlib import sha256
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -31,6 +30,7 @@ from gateway.core.broker_documents import (
     put_back,
     take_out,
 )
+from gateway.core.work.resources import ResourceStore, StoredSettings, etag_of
 from gateway.errors import (
     BrokerInUse,
     ConfigurationError,
@@ -88,11 +88,10 @@ class BrokerStore:
         self.guard = guard
         self._gateway = gateway
         self._ledger = gateway.ledger
-        self._configured = dict(configured)
+        self._store = ResourceStore(gateway.ledger, BROKER_RESOURCE, configured)
         self._seals = seals
         self._held: dict[str, BrokerResource] = {}
         """Those of the ledger that count here."""
-        self._hidden: set[str] = set()
         self._tasks = Tasks("brokers of the ledger")
         self._restarting: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
@@ -101,7 +100,7 @@ class BrokerStore:
 
     async def load(self) -> None:
         """Read what there is, and give it to the gateway, which has not started yet. Raises LedgerUnavailable."""
-        for row in await self._rows():
+        for row in await self._store.rows():
             found = self._held[row.name] = await self._read(row)
             if not found.trouble:
                 self._gateway.brokers[row.name] = self.make(found)
@@ -133,25 +132,13 @@ class BrokerStore:
     async def refresh(self) -> None:
         """Have what other processes changed count here. Raises LedgerUnavailable, Overloaded: some of it waits."""
         async with self.changing:
-            rows = {row.name: row for row in await self._rows()}
+            rows = {row.name: row for row in await self._store.rows()}
             for name in sorted(self._held.keys() - rows.keys()):
                 await self._apply(name, None)
             for name, row in rows.items():
                 held = self._held.get(name)
                 if held is None or held.etag != row.etag:
                     await self._apply(name, await self._read(row))
-
-    async def _rows(self) -> list[ResourceRecord]:
-        """Those of the ledger that the configuration does not define."""
-        page, _ = await self._ledger.list_resources(BROKER_RESOURCE, None, 2 * BROKERS_MAX)
-        found = []
-        for row in page:
-            if not self._is_configured(row.name):
-                found.append(row)
-            elif row.name not in self._hidden:
-                self._hidden.add(row.name)
-                log("broker.hidden", logging.WARNING, broker=row.name, reason="the configuration defines it")
-        return found
 
     async def _read(self, row: ResourceRecord) -> BrokerResource:
         settings, trouble = BrokerSettings(url="amqp://unknown.invalid"), ""
@@ -180,11 +167,11 @@ class BrokerStore:
         """One by name. Raises NoSuchBroker."""
         if (held := self._held.get(name)) is not None:
             return held
-        settings = self._configured.get(name)
+        settings = self._store.configured.get(name)
         if settings is None:
             raise NoSuchBroker(f"no broker {name!r} is configured")
         shown, _ = take_out(settings)
-        return BrokerResource(name, settings, sha256(msgspec.json.encode(shown)).hexdigest()[:16], read_only=True)
+        return BrokerResource(name, settings, etag_of(shown), read_only=True)
 
     # -------------------------------------------------------------------------------------------- changing
 
@@ -196,7 +183,7 @@ class BrokerStore:
             ReadOnly: the configuration defines it.
             EncodeError: a setting is wrong.
             AddressDenied: it is where the gateway may not connect to.
-            EtagMismatch: it was changed in between; or, with ``if_match`` None, it exists with other settings.
+            EtagMismatch: see :mod:`gateway.core.work.resources`.
             LimitExceeded: there are too many.
             Overloaded: too many brokers that were replaced are still at work.
         """
@@ -204,28 +191,24 @@ class BrokerStore:
         if not _NAME.fullmatch(name):
             raise EncodeError("broker: a name has 1 to 128 letters, digits, '.', '_' and '-', the first no sign")
         async with self.changing:
-            row = await self._ledger.get_resource(BROKER_RESOURCE, name)
+            row = await self._store.row(name)
             before = None if row is None else await self._read(row)
-            if if_match not in (None, "", "*") and (before is None or before.etag != if_match):
-                raise EtagMismatch(f"the broker {name!r} is not the one that If-Match asks for")
             known = before.settings if before is not None and not before.trouble else None
             settings = keep_secrets(settings, known)
-            if before is not None and known == settings and if_match in (None, "*", before.etag):
+            stored = StoredSettings(known, before.etag) if before is not None else None
+            condition = self._store.condition(name, stored, settings, if_match)
+            if before is not None and condition is None:
                 return before, False
-            if if_match is None:
-                if before is not None:
-                    raise EtagMismatch(f"the broker {name!r} exists with other settings")
-                if_match = ""
+            assert condition is not None
             await self._check(settings, is_new=True)
-            if before is None and (count := len(await self._rows())) >= BROKERS_MAX:
+            if before is None and (count := len(await self._store.rows())) >= BROKERS_MAX:
                 raise LimitExceeded(f"there are {count} brokers in the ledger, the limit is {BROKERS_MAX}", "brokers")
             self._gateway.retired.check_room(1)  # before anything is written
             shown, secrets = take_out(settings)
             sealed = ""
             if secrets:
                 sealed = self._seals.seal(purpose_of_broker(name, shown), msgspec.json.encode(secrets).decode())
-            spec: dict[str, Any] = msgspec.to_builtins(BrokerDocument(shown, sealed))
-            etag, created = await self._ledger.put_resource(BROKER_RESOURCE, name, spec, if_match)
+            etag, created = await self._store.put(name, BrokerDocument(shown, sealed), condition)
             self._gateway.peers.tell(NEWS, {"name": name})
             found = BrokerResource(name, settings, etag, read_only=False)
             await self._apply(name, found)
@@ -242,7 +225,7 @@ class BrokerStore:
         """
         self._refuse_configured(name)
         async with self.changing:
-            row = await self._ledger.get_resource(BROKER_RESOURCE, name)
+            row = await self._store.row(name)
             if row is None:
                 raise NoSuchBroker(f"no broker {name!r} is configured")
             if if_match not in (None, "*", row.etag):
@@ -250,7 +233,7 @@ class BrokerStore:
             if users := await users_of(self._gateway, name):
                 raise BrokerInUse(f"the broker {name!r} is in use by {', '.join(users)}")
             self._gateway.retired.check_room(1)
-            await self._ledger.delete_resource(BROKER_RESOURCE, name, row.etag)
+            await self._store.delete(name, row.etag)
             self._gateway.peers.tell(NEWS, {"name": name})
             await self._apply(name, None)
             log("broker.deleted", broker=name)
@@ -273,10 +256,9 @@ class BrokerStore:
 
     def reconfigure(self, configured: Mapping[str, BrokerSettings], returned: Mapping[str, BrokerResource]) -> None:
         """Have other brokers of the configuration count; ``returned``: as :meth:`returning` found them."""
-        local = {name: settings for name, settings in self._configured.items() if name in LOCAL_BROKERS}
-        self._configured = {**local, **configured}
-        self._hidden &= self._configured.keys()
-        self._held = {name: held for name, held in self._held.items() if name not in self._configured}
+        local = {name: settings for name, settings in self._store.configured.items() if name in LOCAL_BROKERS}
+        self._store.reconfigure({**local, **configured})
+        self._held = {name: held for name, held in self._held.items() if name not in self._store.configured}
         self._held.update(returned)
 
     # ---------------------------------------------------------------------------------------------- pieces
@@ -311,11 +293,7 @@ class BrokerStore:
         except ConfigurationError as error:
             raise EncodeError(str(error)) from None
 
-    def _is_configured(self, name: str) -> bool:
-        return name in self._configured or name in LOCAL_BROKERS
-
     def _refuse_configured(self, name: str) -> None:
         if name in LOCAL_BROKERS:
             raise ReadOnly(f"the name {name!r} belongs to the embedded broker")
-        if name in self._configured:
-            raise ReadOnly(f"the broker {name!r} is defined by the configuration file")
+        self._store.refuse_configured(name)

@@ -67,17 +67,12 @@ async def users_in_ledger(ledger: Ledger) -> AsyncIterator[LedgerUser]:
     """Yield the resources of the ledger that work with brokers or endpoints. One that cannot be read does not run, and
     is left out. Raises LedgerUnavailable."""
     for kind, names, shape in _USERS:
-        cursor: str | None = None
-        while True:
-            page, cursor = await ledger.list_resources(kind, cursor, PAGE)
-            for item in page:
-                try:
-                    brokers, endpoints = names(msgspec.convert(item.spec, shape))
-                except msgspec.ValidationError:
-                    continue
-                yield LedgerUser(kind, item.name, brokers - {""}, endpoints - {""})
-            if cursor is None:
-                break
+        async for item in ledger.all_resources(kind):
+            try:
+                brokers, endpoints = names(msgspec.convert(item.spec, shape))
+            except msgspec.ValidationError:
+                continue
+            yield LedgerUser(kind, item.name, brokers - {""}, endpoints - {""})
 
 
 async def users_of(gateway: Gateway, broker: str) -> list[str]:

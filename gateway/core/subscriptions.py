@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from hashlib import sha256
 from typing import Final
 
 import msgspec
@@ -19,16 +18,15 @@ from gateway.config import SubscriptionSettings, check_subscription
 from gateway.core.sources.filters import Filter
 from gateway.core.sources.order_keys import OrderKey
 from gateway.core.sources.own_queues import OwnQueues, queue_of
+from gateway.core.work.resources import ResourceStore, StoredSettings, etag_of
 from gateway.errors import (
     ConfigurationError,
     EncodeError,
-    EtagMismatch,
     GatewayError,
     NoSuchSubscription,
-    ReadOnly,
     StateError,
 )
-from gateway.ledger import Ledger
+from gateway.ledger import Ledger, ResourceRecord
 from gateway.observing.telemetry import log
 from gateway.runtime.clock import clock
 from gateway.upstreams import Upstream
@@ -76,7 +74,7 @@ class SubscriptionRegistry:
         self._find = find
         self._own_queues = own_queues
         check_all(configured)
-        self._configured = _read_only(configured)
+        self._store = ResourceStore(ledger, SUBSCRIPTION_RESOURCE, configured)
         self._cache: dict[str, tuple[float, SubscriptionResource]] = {}
 
     # ---------------------------------------------------------------------------------------------- reading
@@ -87,14 +85,13 @@ class SubscriptionRegistry:
         cached = self._cache.get(name)
         if cached is not None and now - cached[0] < CACHE_SECONDS:
             return cached[1]
-        subscription = self._configured.get(name)
+        subscription = self._configured(name)
         if subscription is None:
-            resource = await self._ledger.get_resource(SUBSCRIPTION_RESOURCE, name)
-            if resource is None:
+            row = await self._store.row(name)
+            if row is None:
                 self._cache.pop(name, None)
                 raise NoSuchSubscription(f"no subscription {name!r}")
-            settings = msgspec.convert(resource.spec, SubscriptionSettings)
-            subscription = SubscriptionResource(name, settings, resource.etag, read_only=False)
+            subscription = _of_row(row)
         wish = await self._ledger.get_resource(WISH, name)
         subscription = _with_wish(subscription, wish.spec["paused"] if wish is not None else None)
         if len(self._cache) >= CACHED_MAX:
@@ -114,15 +111,9 @@ class SubscriptionRegistry:
         self, cursor: str | None, limit: int, wishes: Mapping[str, bool]
     ) -> tuple[list[SubscriptionResource], str | None]:
         resources, following = await self._ledger.list_resources(SUBSCRIPTION_RESOURCE, cursor, limit)
-        page = [
-            SubscriptionResource(
-                item.name, msgspec.convert(item.spec, SubscriptionSettings), item.etag, read_only=False
-            )
-            for item in resources
-            if item.name not in self._configured
-        ]
+        page = [_of_row(item) for item in resources if item.name not in self._store.configured]
         if cursor is None:
-            page[:0] = self._configured.values()
+            page[:0] = _read_only(self._store.configured).values()
         return [_with_wish(item, wishes.get(item.name)) for item in page], following
 
     async def pushed_to(self, endpoint: str) -> tuple[str, ...]:
@@ -143,25 +134,16 @@ class SubscriptionRegistry:
         return [(each.settings.broker, queue_of(each.name, each.settings)) for each in await self.all()]
 
     async def _wishes(self) -> dict[str, bool]:
-        wishes: dict[str, bool] = {}
-        cursor: str | None = None
-        while True:
-            resources, cursor = await self._ledger.list_resources(WISH, cursor, PAGE)
-            wishes |= {item.name: item.spec["paused"] for item in resources}
-            if cursor is None:
-                return wishes
+        return {item.name: item.spec["paused"] async for item in self._ledger.all_resources(WISH)}
 
     async def declare_queues(self, broker: str) -> None:
         """A broker is up: the own queues of the configuration file's subscriptions are to be there."""
-        for subscription in self._configured.values():
-            if subscription.settings.broker == broker:
+        for name, settings in list(self._store.configured.items()):
+            if settings.broker == broker:
                 try:
-                    await self._own_queues.ensure(subscription.name, subscription.settings)
+                    await self._own_queues.ensure(name, settings)
                 except GatewayError as error:
-                    log(
-                        "subscription.queue_missing", logging.WARNING,
-                        subscription=subscription.name, reason=str(error),
-                    )  # fmt: skip
+                    log("subscription.queue_missing", logging.WARNING, subscription=name, reason=str(error))
 
     # -------------------------------------------------------------------------------------------- changing
 
@@ -170,12 +152,9 @@ class SubscriptionRegistry:
     ) -> list[tuple[str, SubscriptionResource | None]]:
         """Other settings in the configuration file, which were checked; what was paused stays so. Returns the names of
         those that are new, gone or not as they were, with what they were before."""
-        before, self._configured = self._configured, _read_only(configured)
-        changed = [
-            (name, before.get(name))
-            for name in {**before, **self._configured}
-            if before.get(name) != self._configured.get(name)
-        ]
+        before = _read_only(self._store.reconfigure(configured))
+        after = _read_only(configured)
+        changed = [(name, before.get(name)) for name in {**before, **after} if before.get(name) != after.get(name)]
         for name, _ in changed:
             self._own_queues.forget(name)
             self._changed(name)
@@ -184,19 +163,19 @@ class SubscriptionRegistry:
     async def move_queue(self, name: str, before: SubscriptionResource | None) -> None:
         """After :meth:`reconfigure`: have the own queue there and bound, and not bound any more as it was before. That
         of a subscription that is gone stays as it is, as it would if the gateway had been away meanwhile."""
-        after = self._configured.get(name)
+        after = self._store.configured.get(name)
         if after is None:
             if before is not None and before.settings.exchange:
                 queue = queue_of(name, before.settings)
                 log("subscription.queue_left", logging.WARNING, subscription=name, queue=queue)
             return
         try:
-            await self._own_queues.ensure(name, after.settings)
+            await self._own_queues.ensure(name, after)
         except GatewayError as error:  # it is tried again whenever the broker comes up
             log("subscription.queue_missing", logging.WARNING, subscription=name, reason=str(error))
             return
         if before is not None:
-            await self._own_queues.abandon(name, before.settings, after.settings)
+            await self._own_queues.abandon(name, before.settings, after)
 
     async def put(
         self, name: str, settings: SubscriptionSettings, if_match: str | None
@@ -208,7 +187,7 @@ class SubscriptionRegistry:
             EncodeError: a setting is wrong; it names the setting.
             ReadOnly: the configuration file defines it.
             NoSuchBroker: its broker, or that of its dead-letter place, is not configured.
-            EtagMismatch: it was changed in between; or, with ``if_match`` None, it exists with other settings.
+            EtagMismatch: see :mod:`gateway.core.work.resources`.
             StateError: it is to be pushed, and consumers have messages of it.
             NotFound, PreconditionFailed, BrokerUnavailable, RemoteError: its own queue cannot be declared and bound.
         """
@@ -216,21 +195,18 @@ class SubscriptionRegistry:
         self._find(settings.broker)
         if settings.dead_letter_broker:
             self._find(settings.dead_letter_broker)
-        self._refuse_configured(name)
+        self._store.refuse_configured(name)
         self.forget(name)
         try:
             before: SubscriptionResource | None = await self.get(name)
         except NoSuchSubscription:
             before = None
-        if if_match is None:
-            if before is not None:
-                if before.settings != settings:
-                    raise EtagMismatch(f"the subscription {name!r} exists with other settings")
-                await self._own_queues.ensure(name, settings)
-                return before, False
-            if_match = ""
-        elif if_match not in ("", "*") and (before is None or before.etag != if_match):
-            raise EtagMismatch(f"the subscription {name!r} is not the one that If-Match asks for")
+        stored = StoredSettings(before.settings, before.etag) if before is not None else None
+        condition = self._store.condition(name, stored, settings, if_match)
+        if before is not None and condition is None:
+            await self._own_queues.ensure(name, settings)
+            return before, False
+        assert condition is not None
         if settings.push and (before is None or not before.settings.push):
             out = (await self._ledger.deliveries.backlog(name)).out
             if out:  # what is pushed is taken from whoever had it before, were it a gateway that died
@@ -240,9 +216,7 @@ class SubscriptionRegistry:
                 )
         self._own_queues.forget(name)
         await self._own_queues.ensure(name, settings)  # before it is there, so that nothing is missed once it is
-        _, created = await self._ledger.put_resource(
-            SUBSCRIPTION_RESOURCE, name, msgspec.to_builtins(settings), if_match
-        )
+        _, created = await self._store.put(name, settings, condition)
         if before is None or before.settings.paused != settings.paused:
             await self._ledger.delete_resource(WISH, name, None)  # of before, or of another that had this name
         if before is not None and before.settings != settings:
@@ -257,10 +231,10 @@ class SubscriptionRegistry:
         Raises:
             ReadOnly, NoSuchSubscription, EtagMismatch
         """
-        self._refuse_configured(name)
+        self._store.refuse_configured(name)
         self.forget(name)
         before = await self.get(name)
-        if not await self._ledger.delete_resource(SUBSCRIPTION_RESOURCE, name, if_match):
+        if not await self._store.delete(name, if_match):
             raise NoSuchSubscription(f"no subscription {name!r}")
         self._changed(name)
         await self._own_queues.abandon(name, before.settings)
@@ -291,9 +265,9 @@ class SubscriptionRegistry:
         for call in self.on_change:
             call(name)
 
-    def _refuse_configured(self, name: str) -> None:
-        if name in self._configured:
-            raise ReadOnly(f"the subscription {name!r} is defined by the configuration file")
+    def _configured(self, name: str) -> SubscriptionResource | None:
+        settings = self._store.configured.get(name)
+        return None if settings is None else SubscriptionResource(name, settings, etag_of(settings), read_only=True)
 
 
 def check_all(configured: Mapping[str, SubscriptionSettings]) -> None:
@@ -307,7 +281,7 @@ def check_all(configured: Mapping[str, SubscriptionSettings]) -> None:
 
 def _read_only(configured: Mapping[str, SubscriptionSettings]) -> dict[str, SubscriptionResource]:
     return {
-        name: SubscriptionResource(name, settings, _etag(settings), read_only=True)
+        name: SubscriptionResource(name, settings, etag_of(settings), read_only=True)
         for name, settings in configured.items()
     }
 
@@ -329,9 +303,9 @@ def discards_unmatched(settings: SubscriptionSettings) -> bool:
     return settings.unmatched == "discard" or (not settings.unmatched and bool(settings.exchange))
 
 
+def _of_row(row: ResourceRecord) -> SubscriptionResource:
+    return SubscriptionResource(row.name, msgspec.convert(row.spec, SubscriptionSettings), row.etag, read_only=False)
+
+
 def _with_wish(subscription: SubscriptionResource, paused: bool | None) -> SubscriptionResource:
     return replace(subscription, paused=subscription.settings.paused if paused is None else paused)
-
-
-def _etag(settings: SubscriptionSettings) -> str:
-    return sha256(msgspec.json.encode(settings)).hexdigest()[:16]

@@ -193,14 +193,8 @@ class Topology:
 
     async def _forget_bindings(self, broker: str, end: str, name: str) -> None:
         """What was bound to a queue or exchange goes with it."""
-        cursor = None
-        gone: list[str] = []
-        while True:
-            page, cursor = await self._ledger.list_resources(_kind(BINDING, broker), cursor, PAGE)
-            gone.extend(item.name for item in page if item.spec.get(end) == _name(name))
-            if cursor is None:
-                break
-        for binding in gone:
+        bindings = self._ledger.all_resources(_kind(BINDING, broker))
+        for binding in [item.name async for item in bindings if item.spec.get(end) == _name(name)]:
             await self._ledger.delete_resource(_kind(BINDING, broker), binding)
 
     # ------------------------------------------------------------------------------------------ restore
@@ -216,24 +210,19 @@ class Topology:
         for kind, again in (
             (EXCHANGE, _exchange_again), (QUEUE, _queue_again), (BINDING, partial(_binding_again, there)),
         ):  # fmt: skip
-            cursor: str | None = None
-            while True:
-                page, cursor = await self._ledger.list_resources(_kind(kind, broker), cursor, PAGE)
-                for item in page:
-                    try:
-                        name = await again(upstream, item.spec)
-                    except (GatewayError, ValueProblem, KeyError) as error:
-                        log(
-                            "topology.not_restored", logging.WARNING, broker=broker, kind=kind, name=item.name[:200],
-                            reason=(str(error) or repr(error))[:500],
-                        )  # fmt: skip
-                        continue
-                    if name is not None:
-                        restored[kind] += 1
-                        if kind in there:
-                            there[kind].add(name)
-                if cursor is None:
-                    break
+            async for item in self._ledger.all_resources(_kind(kind, broker)):
+                try:
+                    name = await again(upstream, item.spec)
+                except (GatewayError, ValueProblem, KeyError) as error:
+                    log(
+                        "topology.not_restored", logging.WARNING, broker=broker, kind=kind, name=item.name[:200],
+                        reason=(str(error) or repr(error))[:500],
+                    )  # fmt: skip
+                    continue
+                if name is not None:
+                    restored[kind] += 1
+                    if kind in there:
+                        there[kind].add(name)
         if any(restored.values()):
             log(
                 "topology.restored", broker=broker, exchanges=restored[EXCHANGE], queues=restored[QUEUE],
@@ -251,15 +240,11 @@ class Topology:
 
     async def all_queues(self, brokers: Iterable[str]) -> list[tuple[str, str]]:
         """Broker and name of every queue that was declared here."""
-        found = []
-        for broker in tuple(brokers):
-            cursor: str | None = None
-            while True:
-                page, cursor = await self._ledger.list_resources(_kind(QUEUE, broker), cursor, PAGE)
-                found += [(broker, text_from_json(item.spec["name"])) for item in page]
-                if cursor is None:
-                    break
-        return found
+        return [
+            (broker, text_from_json(item.spec["name"]))
+            for broker in tuple(brokers)
+            async for item in self._ledger.all_resources(_kind(QUEUE, broker))
+        ]
 
     async def _remember(self, kind: str, broker: str, name: str, spec: dict[str, Any]) -> bool:
         _, created = await self._ledger.put_resource(_kind(kind, broker), _name(name), spec)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
-from typing import IO, Any, Concatenate, ParamSpec, TypeVar
+from typing import IO, Any, Concatenate, Final, ParamSpec, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import exc
@@ -68,6 +68,8 @@ from gateway.runtime.threads import threads
 
 logger = logging.getLogger(__name__)
 
+RESOURCES_PAGE: Final = 500
+"""Resources that are read at a time where all of a kind are wanted."""
 LAPSED = "the lease of the shard has run out; it is being renewed"
 
 P = ParamSpec("P")
@@ -466,6 +468,16 @@ class Ledger:
     ) -> tuple[list[ResourceRecord], str | None]:
         """Resources by name, and the cursor of the next page (None: that was the last)."""
         return await self._read(resources.page, kind, cursor, limit)
+
+    async def all_resources(self, kind: str) -> AsyncIterator[ResourceRecord]:
+        """Yield the resources of a kind by name, page by page. Raises LedgerUnavailable."""
+        cursor: str | None = None
+        while True:
+            page, cursor = await self.list_resources(kind, cursor, RESOURCES_PAGE)
+            for item in page:
+                yield item
+            if cursor is None:
+                return
 
     async def delete_resource(self, kind: str, name: str, if_match: str | None = None) -> bool:
         """Delete a resource; False: there was none (and no ``if_match``).

@@ -99,7 +99,7 @@ class TapSupervisor(Supervisor[TapSettings, Tap, TapStatus]):
             NotFound, PreconditionFailed, BrokerUnavailable, RemoteError: its own queue cannot be declared and bound.
         """
         if settings.exchange:
-            self._refuse_configured(name)
+            self._store.refuse_configured(name)
             self.check(name, settings)
             self._own_queues.forget(name)
             await self._own_queues.ensure(name, settings)

@@ -16,22 +16,20 @@ from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from hashlib import sha256
 from typing import Any, Final, Generic, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 import msgspec
 
 from gateway.core.gateway import Gateway
+from gateway.core.work.resources import ResourceStore, StoredSettings, etag_of
 from gateway.errors import (
     ConfigurationError,
     EncodeError,
-    EtagMismatch,
     GatewayError,
     LedgerUnavailable,
     NoSuchResource,
     PeerUnavailable,
-    ReadOnly,
 )
 from gateway.observing.telemetry import log
 from gateway.runtime.backoff import Backoff
@@ -43,7 +41,6 @@ HALT_WITHIN: Final = 5.0
 PAUSE_MIN: Final = 0.5
 PAUSE_MAX: Final = 30.0
 """Pause before a wish is written again where the ledger was away, in seconds; doubled each time."""
-PAGE: Final = 100
 
 
 class WantedState(StrEnum):
@@ -145,7 +142,7 @@ class Supervisor(Generic[S, T, X]):
 
     def __init__(self, gateway: Gateway, configured: Mapping[str, S]) -> None:
         self._gateway = gateway
-        self._configured = dict(configured)
+        self._store = ResourceStore(gateway.ledger, self.kind, configured)
         self._here: dict[str, T] = {}
         """Those that are this process's."""
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -153,8 +150,6 @@ class Supervisor(Generic[S, T, X]):
         self._tasks = Tasks(self.kind)
         self._gone: set[str] = set()
         """Those that were taken out of the configuration file, and may still be here."""
-        self._hidden: set[str] = set()
-        """Those in the ledger that are marked as defined by the configuration file."""
         self._closing = False
 
     # ------------------------------------------------------------------------------------- what they are
@@ -193,7 +188,7 @@ class Supervisor(Generic[S, T, X]):
             ConfigurationError: one of the configuration file is wrong.
             LedgerUnavailable: it cannot be read which there are.
         """
-        self.check_all(self._configured)
+        self.check_all(self._store.configured)
         self._gateway.ownership.register(self.kind, _Work(self))
         await self._gateway.ownership.review(self.kind)
 
@@ -208,9 +203,8 @@ class Supervisor(Generic[S, T, X]):
     def reconfigure(self, configured: Mapping[str, S]) -> None:
         """Other settings in the configuration file, which were checked. They count when
         :meth:`gateway.core.work.ownership.Ownership.reconsider` has had them read; what was paused stays so."""
-        self._gone = (self._gone | (self._configured.keys() & self._here.keys())) - configured.keys()
-        self._hidden -= self._gone
-        self._configured = dict(configured)
+        before = self._store.reconfigure(configured)
+        self._gone = (self._gone | (before.keys() & self._here.keys())) - configured.keys()
 
     def hold(self) -> None:
         """The gateway is about to close: nothing is started any more."""
@@ -223,15 +217,6 @@ class Supervisor(Generic[S, T, X]):
         if self._here:
             await asyncio.gather(*(thing.halt(within) for thing in self._here.values()))
 
-    async def _all(self, kind: str) -> list[Any]:
-        found: list[Any] = []
-        cursor: str | None = None
-        while True:
-            page, cursor = await self._gateway.ledger.list_resources(kind, cursor, PAGE)
-            found += page
-            if cursor is None:
-                return found
-
     def _make(self, resource: SupervisedResource[S]) -> T:
         thing = self.build(resource)
         self._here[resource.name] = thing
@@ -241,21 +226,15 @@ class Supervisor(Generic[S, T, X]):
 
     async def names(self) -> set[str]:
         """All of them, in every process."""
-        found = set(self._configured)
-        for resource in await self._all(self.kind):
-            if resource.name in self._configured and resource.name not in self._hidden:
-                self._hidden.add(resource.name)
-                self._log("hidden", resource.name, logging.WARNING, reason="the configuration file defines it")
-            found.add(resource.name)
-        return found
+        return {*self._store.configured, *(row.name for row in await self._store.rows())}
 
     async def all_settings(self) -> dict[str, S]:
         """The settings of all of them, in every process, by name; malformed ones are left out."""
         found = {}
-        for resource in await self._all(self.kind):
+        for row in await self._store.rows():
             with suppress(msgspec.ValidationError):
-                found[resource.name] = msgspec.convert(resource.spec, self.settings_type)
-        return {**found, **self._configured}
+                found[row.name] = msgspec.convert(row.spec, self.settings_type)
+        return {**found, **self._store.configured}
 
     async def take(self, name: str) -> None:
         """It is this process's from now on: run it, if that is what is wished for. Raises LedgerUnavailable."""
@@ -315,19 +294,19 @@ class Supervisor(Generic[S, T, X]):
             LedgerUnavailable: it cannot be read.
         """
         ledger = self._gateway.ledger
-        settings = self._configured.get(name)
-        etag = _etag(settings) if settings is not None else ""
+        settings = self._store.configured.get(name)
+        etag = etag_of(settings) if settings is not None else ""
         if settings is None:
-            resource = await ledger.get_resource(self.kind, name)
-            if resource is None:
+            row = await self._store.row(name)
+            if row is None:
                 return None
             try:
-                settings, etag = msgspec.convert(resource.spec, self.settings_type), resource.etag
+                settings, etag = msgspec.convert(row.spec, self.settings_type), row.etag
             except msgspec.ValidationError as error:
-                raise EncodeError(str(explain(error, resource.spec, self.settings_type))) from None
+                raise EncodeError(str(explain(error, row.spec, self.settings_type))) from None
         kept = await ledger.get_resource(self._wishes, name)
         asked = None if kept is None else WantedState(kept.spec["wish"])
-        return SupervisedResource(name, settings, etag, name in self._configured, asked)
+        return SupervisedResource(name, settings, etag, name in self._store.configured, asked)
 
     # --------------------------------------------------------------------------------------------- looking
 
@@ -395,28 +374,24 @@ class Supervisor(Generic[S, T, X]):
             ReadOnly: the configuration file defines it.
             NoSuchBroker: one of its brokers is not configured.
             EncodeError: a setting is wrong.
-            EtagMismatch: it was changed in between; or, with ``if_match`` None, it exists with other settings.
+            EtagMismatch: see :mod:`gateway.core.work.resources`.
             PeerUnavailable: another process has just taken it.
         """
-        self._refuse_configured(name)
+        self._store.refuse_configured(name)
         with suppress(self.no_such):
             await self._find(name)
         async with self._lock(name):
             before = self._here.get(name)
-            if if_match is None:
-                if before is not None and before.settings != settings:
-                    raise EtagMismatch(f"the {self.kind} {name!r} exists with other settings")
-                if before is not None:
-                    return await before.status(), False
-                if_match = ""
+            condition = self._store.condition(name, await self._stored(name), settings, if_match)
+            if condition is None:
+                return await self.get(name), False
             wish = None
             if before is not None and before.settings.paused == settings.paused:
                 wish = before.wish
             self.check(name, settings)  # before anything is written
-            ledger, spec = self._gateway.ledger, msgspec.to_builtins(settings)
             if before is None:
-                await ledger.delete_resource(self._wishes, name, None)  # of another that had this name
-            etag, created = await ledger.put_resource(self.kind, name, spec, if_match)
+                await self._store.ledger.delete_resource(self._wishes, name, None)  # of another that had this name
+            etag, created = await self._store.put(name, settings, condition)
             self._log("put", name, created=created)
             if before is not None:
                 await before.halt(HALT_WITHIN)
@@ -431,27 +406,35 @@ class Supervisor(Generic[S, T, X]):
             await self.refresh(name)
         return await self.get(name), created
 
+    async def _stored(self, name: str) -> StoredSettings[S] | None:
+        row = await self._store.row(name)
+        if row is None:
+            return None
+        try:
+            return StoredSettings(msgspec.convert(row.spec, self.settings_type), row.etag)
+        except msgspec.ValidationError:  # it is put right
+            return StoredSettings(None, row.etag)
+
     async def delete(self, name: str, if_match: str | None) -> None:
         """Delete one. Its own queue is unbound, and deleted if it is empty.
 
         Raises:
             ReadOnly, NoSuchResource, EtagMismatch
         """
-        self._refuse_configured(name)
+        self._store.refuse_configured(name)
         with suppress(self.no_such):
             await self._find(name)
         async with self._lock(name):
-            ledger = self._gateway.ledger
-            if name not in self._here and await ledger.get_resource(self.kind, name) is None:
+            if name not in self._here and await self._store.row(name) is None:
                 raise self._no_such(name)
-            await ledger.delete_resource(self.kind, name, if_match)
+            await self._store.delete(name, if_match)
             thing = self._here.pop(name, None)
             if thing is not None:  # else its settings were wrong at the start
                 await thing.halt(HALT_WITHIN)
                 await thing.abandon_source()
                 self.forget_counts(name)
             try:
-                await ledger.delete_resource(self._wishes, name, None)
+                await self._store.ledger.delete_resource(self._wishes, name, None)
             except LedgerUnavailable as error:  # it goes when there is one of this name again
                 self._log("wish_left", name, logging.WARNING, reason=str(error))
             self._log("deleted", name)
@@ -523,10 +506,6 @@ class Supervisor(Generic[S, T, X]):
             lock = self._locks[name] = asyncio.Lock()
         return lock
 
-    def _refuse_configured(self, name: str) -> None:
-        if name in self._configured:
-            raise ReadOnly(f"the {self.kind} {name!r} is defined by the configuration file")
-
     def _no_such(self, name: str) -> NoSuchResource:
         return self.no_such(f"no {self.kind} {name!r}")
 
@@ -548,7 +527,3 @@ class _Work:
         self.stop = supervisor.give
         self.lost = supervisor.lose
         self.refresh = supervisor.refresh
-
-
-def _etag(settings: Any) -> str:
-    return sha256(msgspec.json.encode(settings)).hexdigest()[:16]

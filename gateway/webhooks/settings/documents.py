@@ -14,6 +14,7 @@ from hashlib import sha256
 import msgspec
 
 from gateway.config import EndpointSettings
+from gateway.core.work.resources import etag_of
 from gateway.errors import GatewayError
 from gateway.ledger import ResourceRecord
 from gateway.validation import explain
@@ -96,7 +97,7 @@ class Documents:
             trouble = f"its keys cannot be read here: {error}"
         if name in self._configured:
             settings = self._configured[name]
-            etag = sha256(msgspec.json.encode(checks.take_out(settings)[0])).hexdigest()[:16]
+            etag = etag_of(checks.take_out(settings)[0])
         else:
             assert spec is not None
             etag = spec.etag

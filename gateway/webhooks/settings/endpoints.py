@@ -21,6 +21,7 @@ import msgspec
 from gateway.amqp.message import Message, Properties
 from gateway.budgets import ShareHolder
 from gateway.config import EndpointSettings, EndpointTls
+from gateway.core.work.resources import ResourceStore, StoredSettings
 from gateway.errors import (
     ConfigurationError,
     EncodeError,
@@ -30,7 +31,6 @@ from gateway.errors import (
     LimitExceeded,
     NoSuchEndpoint,
     OutboundFailed,
-    ReadOnly,
     Unsupported,
     public_error,
 )
@@ -107,14 +107,14 @@ class EndpointRegistry:
         self.on_change: list[Callable[[str], None]] = []
         """Called with the name of an endpoint that is new, gone, or not as it was."""
         self._ledger = ledger
-        self._configured = dict(configured)
+        self._store = ResourceStore(ledger, ENDPOINT_RESOURCE, configured)
         self._sender = sender
         self.recent = sender.recent
         """The last requests of this process to each endpoint."""
         self._transport = sender.transport
         self._seals = seals
         self._origin = origin or socket.gethostname()
-        self._documents = Documents(seals, self._configured, origin)
+        self._documents = Documents(seals, self._store.configured, origin)
         self._clock = clock
         self._random = random
         self._ids = MessageIds()
@@ -137,7 +137,7 @@ class EndpointRegistry:
             ConfigurationError: an endpoint of the configuration file is wrong.
             LedgerUnavailable: it cannot be read which endpoints there are.
         """
-        await self.check_all(self._configured)
+        await self.check_all(self._store.configured)
         await self._load()
         await self._complete(self._held)
         if self._ledger.work.shared:
@@ -159,8 +159,8 @@ class EndpointRegistry:
         """What of other settings in the configuration file is in the ledger: of those that are new, their state; of
         those that go, another one of their name. Raises LedgerUnavailable."""
         unread = {name for name in configured if (held := self._held.get(name)) is None or held.trouble}
-        new = configured.keys() - self._configured.keys()
-        gone = self._configured.keys() - configured.keys()
+        new = configured.keys() - self._store.configured.keys()
+        gone = self._store.configured.keys() - configured.keys()
         states = {name: await self._ledger.get_resource(STATE, name) for name in sorted(unread | new | gone)}
         specs = {name: await self._ledger.get_resource(ENDPOINT_RESOURCE, name) for name in sorted(gone)}
         return PreparedEndpoints(configured, states, specs)
@@ -168,15 +168,13 @@ class EndpointRegistry:
     def reconfigure(self, prepared: PreparedEndpoints) -> list[str]:
         """Have these settings count, which were checked. Returns the names of those that are not as they were; their
         keys are made by :meth:`complete`."""
-        before = dict(self._configured)
-        self._configured.clear()
-        self._configured.update(prepared.configured)
-        changed = [name for name in {**before, **self._configured} if before.get(name) != self._configured.get(name)]
+        before, now = self._store.reconfigure(prepared.configured), self._store.configured
+        changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
         for name in changed:
             held = self._held.get(name)
             if name in prepared.states:
                 document, state = prepared.specs.get(name), prepared.states[name]
-                if name in self._configured or document is not None:
+                if name in now or document is not None:
                     self._held[name] = self._documents.make(name, document, state)
                 else:
                     self._held.pop(name, None)
@@ -211,10 +209,10 @@ class EndpointRegistry:
     async def _load(self) -> None:
         """Build all endpoints again, and report the changed ones."""
         self._touched.clear()
-        states = {item.name: item for item in await self._all(STATE)}
-        specs = {item.name: item for item in await self._all(ENDPOINT_RESOURCE) if item.name not in self._configured}
+        states = {item.name: item async for item in self._ledger.all_resources(STATE)}
+        specs = {item.name: item for item in await self._store.rows()}
         before, self._held = self._held, {}
-        for name in (*self._configured, *specs):
+        for name in (*self._store.configured, *specs):
             held = before.get(name)
             if name in self._touched:
                 continue
@@ -232,15 +230,6 @@ class EndpointRegistry:
             old, new = before.get(name), self._held.get(name)
             if old is None or new is None or old.endpoint != new.endpoint:
                 self._changed(name)
-
-    async def _all(self, kind: str) -> list[ResourceRecord]:
-        found: list[ResourceRecord] = []
-        cursor: str | None = None
-        while True:
-            page, cursor = await self._ledger.list_resources(kind, cursor, PAGE)
-            found += page
-            if cursor is None:
-                return found
 
     async def _refresh(self) -> None:
         """What another gateway changed. Rests the longer, the more there is to look at."""
@@ -271,8 +260,8 @@ class EndpointRegistry:
 
     async def _read(self, name: str) -> StoredEndpoint | None:
         """Read one again."""
-        spec = None if name in self._configured else await self._ledger.get_resource(ENDPOINT_RESOURCE, name)
-        if spec is None and name not in self._configured:
+        spec = await self._store.row(name)
+        if spec is None and name not in self._store.configured:
             self._held.pop(name, None)
             return None
         held = self._held[name] = self._documents.make(name, spec, await self._ledger.get_resource(STATE, name))
@@ -306,27 +295,26 @@ class EndpointRegistry:
             ReadOnly: the configuration file defines it.
             EncodeError: a setting is wrong.
             AddressDenied: its URL, or that of its tokens, may not be called.
-            EtagMismatch: it was changed in between; or, with ``if_match`` None, it exists with other settings.
+            EtagMismatch: see :mod:`gateway.core.work.resources`.
             LimitExceeded: there are too many.
         """
-        self._refuse_configured(name)
+        self._store.refuse_configured(name)
         async with self._lock(name):
             present = await self._read(name)
             before = present.endpoint if present is not None else None
             settings = checks.keep_secrets(settings, before.settings if before is not None else None)
-            if before is not None and before.settings == settings and if_match in (None, "*", before.etag):
+            stored = StoredSettings(before.settings, before.etag) if before is not None else None
+            condition = self._store.condition(name, stored, settings, if_match)
+            if before is not None and condition is None:
                 return before, False, []
-            if if_match is None:
-                if before is not None:
-                    raise EtagMismatch(f"the endpoint {name!r} exists with other settings")
-                if_match = ""
+            assert condition is not None
             if before is None and len(self._held) >= ENDPOINTS_MAX:
                 raise LimitExceeded(f"there are {len(self._held)} endpoints, the limit is {ENDPOINTS_MAX}", "endpoints")
             checks.check_endpoint(settings, from_file=False)
             await self._look_at(settings)
-            spec = msgspec.to_builtins(self._documents.spec(name, settings))
-            etag, created = await self._ledger.put_resource(ENDPOINT_RESOURCE, name, spec, if_match)
-            resource = ResourceRecord(ENDPOINT_RESOURCE, name, spec, etag, 0, 0)
+            document = self._documents.spec(name, settings)
+            etag, created = await self._store.put(name, document, condition)
+            resource = ResourceRecord(ENDPOINT_RESOURCE, name, msgspec.to_builtins(document), etag, 0, 0)
             self._held[name] = self._documents.make(name, resource, await self._ledger.get_resource(STATE, name))
             if created:  # what is left of another endpoint that had this name is none of this one
                 new = await self._change_locked(name, lambda _: EndpointStateDocument(), lambda _: (), anew=True)
@@ -343,9 +331,9 @@ class EndpointRegistry:
         Raises:
             ReadOnly, NoSuchEndpoint, EtagMismatch
         """
-        self._refuse_configured(name)
+        self._store.refuse_configured(name)
         async with self._lock(name):
-            found = await self._ledger.delete_resource(ENDPOINT_RESOURCE, name, if_match)
+            found = await self._store.delete(name, if_match)
             self._held.pop(name, None)
             self.recent.forget(name)
             self._documents.refused.pop(name, None)
@@ -600,10 +588,6 @@ class EndpointRegistry:
         if lock is None:
             lock = self._locks[name] = asyncio.Lock()
         return lock
-
-    def _refuse_configured(self, name: str) -> None:
-        if name in self._configured:
-            raise ReadOnly(f"the endpoint {name!r} is defined by the configuration file")
 
 
 def _as_put(state: EndpointStateDocument, before: Endpoint | None, settings: EndpointSettings) -> EndpointStateDocument:

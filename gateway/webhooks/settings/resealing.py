@@ -123,10 +123,5 @@ def _renewed(kind: str, resource: ResourceRecord, renew: Renew) -> dict[str, Any
 
 async def _all(ledger: Ledger) -> AsyncIterator[tuple[str, ResourceRecord]]:
     for kind in KINDS:
-        cursor: str | None = None
-        while True:
-            page, cursor = await ledger.list_resources(kind, cursor, PAGE)
-            for resource in page:
-                yield kind, resource
-            if cursor is None:
-                break
+        async for resource in ledger.all_resources(kind):
+            yield kind, resource
