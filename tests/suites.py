@@ -174,7 +174,7 @@ SUITES = (
     Suite("broker", ("broker",), share=0.35),
     Suite("chaos", ("chaos",), servers=True, share=0.5, once=True),
     Suite("cluster", ("cluster",), servers=True, share=0.5),
-    Suite("console", ("console/test_[!l]*.py",), share=0.8),
+    Suite("console", ("console/test_[!l]*.py",), servers=True, share=0.8),
     Suite("bridges", ("bridges",), servers=True, share=0.5),
     Suite("pipeline", ("pipeline/unit", "logs"), servers=True),
     Suite("benchmarks", ("benchmarks",), servers=True),

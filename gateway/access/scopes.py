@@ -45,7 +45,8 @@ FORMS: Final[Mapping[str, ScopeForm]] = {
         "route:BROKER/EXCHANGE/PATTERN", "the same, with routing keys that match the pattern and with no others"
     ),
     "consume": ScopeForm(
-        "consume:BROKER/QUEUE", "pull, settle and stream subscriptions of that queue, inspect the queue"
+        "consume:BROKER/QUEUE",
+        "pull, settle and stream subscriptions of that queue, inspect the queue and look into it",
     ),
     "subscribe": ScopeForm(
         "subscribe:BROKER/QUEUE", "put, patch, read, pause, resume and delete subscriptions of that queue"

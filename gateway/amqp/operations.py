@@ -324,7 +324,8 @@ class Declared(Outcome):
     consumer_count: int = 0
     durable: bool | None = None
     arguments: Table | None = None
-    """Both only where the version tells (0-10's queue.query)."""
+    auto_delete: bool | None = None
+    """The three only where the version tells (0-10's queue.query)."""
 
 
 @operation

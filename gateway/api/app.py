@@ -43,6 +43,7 @@ from gateway.api.resources import (
     fronts,
     inventory,
     keys,
+    looks,
     overview,
     reloads,
     replays,
@@ -81,7 +82,7 @@ OPERATION: Final = "gateway.operation"
 """Keys of the ASGI scope: who calls which operation, once that is known."""
 TRACED: Final = "gateway.traced"
 """Key of the ASGI scope: the trace, or the id of the caller's where nothing is traced."""
-RECORDED: Final = frozenset({Scope.ADMIN, Scope.BROKER, Scope.ENDPOINT, Scope.SUBSCRIBE})
+RECORDED: Final = frozenset({Scope.ADMIN, Scope.BROKER, Scope.CONSUME, Scope.ENDPOINT, Scope.SUBSCRIBE})
 """What a route needs whose requests go into the audit log, if they change anything."""
 NOT_RECORDED: Final = frozenset(
     {"claim_log_cursor", "move_log_cursor", "release_log_cursor", "put_pipeline_run", "probe_broker", "compare_bridge"}
@@ -126,6 +127,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     *brokers.ROUTES,
     *overview.ROUTES,
     *topology.ROUTES,
+    *looks.ROUTES,
     *inventory.ROUTES,
     *translations.ROUTES,
     *reloads.ROUTES,

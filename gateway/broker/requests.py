@@ -136,6 +136,7 @@ def _declared(channel: Channel, request: Request, queue: Queue, now: float) -> N
             len(queue.consumers),
             queue.durable,
             queue.table,
+            queue.auto_delete,
         ),
         now,
     )

@@ -15,6 +15,8 @@ COLUMNS: Final = (
     "broker", "name", "depth", "ready", "unacknowledged", "consumers", "publish_rate", "deliver_rate", "state", "type",
 )  # fmt: skip
 """What ``queues find`` shows of a queue."""
+BODY_SHOWN: Final = 100
+"""Most characters of a body in a table."""
 _FIGURES: Final = (
     "name", "depth", "ready", "unacknowledged", "consumers", "bytes", "publish_rate", "deliver_rate", "ack_rate",
 )  # fmt: skip
@@ -22,9 +24,9 @@ SORTS: Final = (*_FIGURES, *(f"-{each}" for each in _FIGURES))
 """What queues may be sorted by."""
 
 
-@click.group(short_help="Find, declare, show, purge and delete queues.")
+@click.group(short_help="Find, declare, show, look into, purge and delete queues.")
 def queues() -> None:
-    """Find, declare, show, purge and delete queues.
+    """Find, declare, show, look into, purge and delete queues.
 
     AMQP has no way to list queues: `list` shows those that were declared through the gateway. `find` shows all queues
     of the brokers whose management API the configuration names.
@@ -132,6 +134,71 @@ def show_queue(broker: str, queue: str, url: str, api_key: str | None, as_json: 
       gateway queues show shop orders
     """
     print_queue(ApiClient(url, api_key).ask("GET", queue_path(broker, queue)), as_json)
+
+
+@queues.command("look")
+@click.argument("broker")
+@click.argument("queue")
+@click.option("--limit", type=click.IntRange(1, 100), default=20, show_default=True, help="Most messages to show.")
+@click.option(
+    "--body-max", type=click.IntRange(0, 1 << 20), default=1024, show_default=True, help="Most bytes of each body."
+)
+@click.option("--take", is_flag=True, help="Take the messages, and give them back: marks them as redelivered.")
+@yes_option
+@client_options
+def look_into_queue(
+    broker: str, queue: str, limit: int, body_max: int, take: bool, yes: bool, url: str, api_key: str | None,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Show the first messages of QUEUE of BROKER, which stay there as they are.
+
+    RabbitMQ cannot show messages: a note says so. There `--take` shows them where nothing is lost by it.
+
+    \b
+    Examples:
+      gateway queues look old orders
+      gateway queues look shop orders --take --limit 1
+    """
+    client = ApiClient(url, api_key)
+    path = queue_path(broker, queue)
+    if take:
+        confirm(client, path, f"Take up to {limit} of its messages, and give them back?", yes)
+        found = client.ask("POST", f"{path}/messages:takeAndGiveBack", body={"limit": limit, "body_max": body_max})
+    else:
+        found = client.ask("GET", f"{path}/messages", query={"limit": str(limit), "body_max": str(body_max)})
+    if as_json:
+        print_json(found)
+        return
+    if found["how"] == "not_shown":
+        note(found["reason"])
+        note("--take shows them." if found["can_take"] else found["take_reason"])
+        for place in found["ledger"]:
+            note(f"the ledger has what was {place['what']}: {place['path']}")
+        return
+    print_table(
+        ("NO", "ID", "ROUTING KEY", "REDELIVERED", "BYTES", "BODY"),
+        (
+            (
+                row["position"],
+                row["message"]["id"] or "-",
+                row["message"]["routing_key"],
+                row["redelivered"],
+                row["size"],
+                _body(row),
+            )
+            for row in found["messages"]
+        ),
+    )
+    if not found["complete"]:
+        note(f"the first {len(found['messages'])} messages; there are more")
+
+
+def _body(row: dict[str, Any]) -> str:
+    """The beginning of a body, in one line."""
+    message = row["message"]
+    text = message["payload"] if message["payload_encoding"] == "string" else f"base64:{message['payload']}"
+    cut = row["cut"] or len(text) > BODY_SHOWN
+    return text[:BODY_SHOWN] + ("…" if cut else "")
 
 
 @queues.command("declare")

@@ -6,6 +6,7 @@ import { go, link, route } from "./route.js";
 import { Dialog, Empty, Name, View, dialog, notices } from "./parts.js";
 import { Overview } from "./overview.js";
 import { BrokerPage, Brokers, NewQueue, QueuePage, Queues } from "./queues.js";
+import { LookPage } from "./look.js";
 import { MessagePage, Messages } from "./messages.js";
 import { Publish } from "./publish.js";
 import { Dead, DeadPage } from "./dead.js";
@@ -44,6 +45,7 @@ function view({ raw, parts }) {
   if (kind === "brokers") return one ? html`<${BrokerPage} key=${one} raw=${one} />` : html`<${Brokers} />`;
   if (kind === "queues") {
     if (one === "new") return html`<${NewQueue} />`;
+    if (raw[3] === "messages") return html`<${LookPage} key=${raw.join("/")} rawBroker=${one} raw=${two} />`;
     return two !== undefined ? html`<${QueuePage} key=${`${one}/${two}`} rawBroker=${one} raw=${two} />` : html`<${Queues} />`;
   }
   if (kind === "messages") return one ? html`<${MessagePage} key=${one} raw=${one} />` : html`<${Messages} />`;

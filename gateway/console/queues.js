@@ -159,8 +159,6 @@ function features(row) {
   ].filter(Boolean).map((each) => visible(each).slice(0, 60));
 }
 
-const LIMITS = ["x-delivery-limit", "delivery-limit"];
-
 export function QueuePage({ rawBroker, raw }) {
   const broker = decoded(rawBroker);
   const path = `/v1/brokers/${rawBroker}/queues/${raw}`;
@@ -210,10 +208,9 @@ export function QueuePage({ rawBroker, raw }) {
           ${takes.map((each) => html`<li><a href=${link(`bridges/${segment(each.name)}`)}>${words.bridge} <${Name} of=${each.name} /></a>
             <${State} of=${each.state} /> ${each.in_flight > 0 && words.holds(each.in_flight)} ${visible(each.reason)}</li>`)}</ul>`}
       </section>
-      <section><h2>${words.look}</h2><p class="note">${words.lookWhat}</p>
-        ${may("history") && typeof name === "string" && html`<p class="row"><a class="button" href=${link("messages", { broker, exchange: "amq.default", routing_key: name })}>${words.lookLedger}</a>
-          <a class="button" href=${link("dead", { q: name })}>${words.lookDead}</a></p>`}
-        ${LIMITS.some((each) => each in (row.arguments ?? {})) && html`<p class="note">${words.limited}</p>`}</section>
+      <section><h2>${words.look}</h2><p class="row">${may("consume", broker, name) && html`<a class="button primary" href=${link(`queues/${rawBroker}/${raw}/messages`)}>${words.lookInto}</a>`}
+        ${may("history") && typeof name === "string" && html`<a class="button" href=${link("messages", { broker, exchange: "amq.default", routing_key: name })}>${words.lookLedger}</a>
+          <a class="button" href=${link("dead", { q: name })}>${words.lookDead}</a>`}</p></section>
       <section><h2>${text.settings}</h2><${Facts} rows=${[
         [words.durable, row.durable === null ? text.notKnown : row.durable ? text.yes : text.no],
         [words.autoDelete, row.auto_delete === null ? text.notKnown : row.auto_delete ? text.yes : text.no],

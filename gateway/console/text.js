@@ -76,10 +76,19 @@ export const text = {
     atBroker: "as the broker counts", ofGateway: "subscriptions and bridges", gatewayConsumers: "Of the gateway", nobody: "Nobody takes from it",
     measuring: "measuring…", change: (rate, span) => (Math.abs(rate) < 0.01 ? `unchanged for ${span}` : `${rate > 0 ? "+" : "−"}${Math.abs(rate).toFixed(rate > 10 || rate < -10 ? 0 : 1)} a second over ${span}`),
     who: "Who takes from it", nobodyHere: "No subscription and no bridge of this gateway takes from it.", bridge: "Bridge", holds: (count) => `holds ${many(count, "message")}`,
-    look: "Look into it",
-    lookWhat: "AMQP has no way to look at a message without taking it, so the console takes none. The ledger knows what went through the gateway:",
-    lookLedger: "Messages published to this queue", lookDead: "Its dead letters",
-    limited: "This queue has a delivery limit: taking a message and giving it back counts, and may dead-letter it.",
+    look: "Look into it", lookInto: "Show its messages", lookLedger: "Messages published to this queue", lookDead: "Its dead letters",
+  },
+  look: {
+    title: "Messages", again: "Look again", limit: "Messages", bodyMax: "Of each body", none: "No message is ready.", number: "No.", chosen: (number) => `Message ${number}`,
+    what: (ready) => `The queue had ${many(ready, "message")} when this was read. Looking changes nothing.`, first: (count) => `These are the first ${count}.`,
+    taken: "These messages were taken and given back. They are marked as redelivered now.",
+    notShown: "The broker does not show messages.", ledger: "What the ledger has", redelivered: "Redelivered", cut: (shown, size) => `The beginning of a body of ${size}: ${shown}.`,
+    places: {
+      published: () => "Messages published to this queue", subscription: (name) => `Messages that the subscription ${name} took`,
+      backlog: (name) => `Messages that the ledger holds for ${name}, with bodies`, bridge: (name) => `Messages that the bridge ${name} took`,
+    },
+    take: "Take and give back", takeWhat: (count) => `Up to ${many(count, "message")} are taken and given back at once. They are marked as redelivered, and consumers may get them in another order.`,
+    cannotTake: "Take and give back is not offered:", story: "Its story",
   },
   messages: {
     attemptsThere: "Request and answer", find: "Id of the gateway, or message_id of the publisher", open: "Find", clear: "Clear all filters",

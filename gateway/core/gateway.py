@@ -28,6 +28,7 @@ from gateway.core.sources.byte_budget import ByteBudget
 from gateway.core.sources.dead_letters import DeadLetterPublisher
 from gateway.core.sources.delivery_limits import DeliveryLimitGuard
 from gateway.core.sources.intakes import INTAKE_WORK, Intakes
+from gateway.core.sources.looking import Looker
 from gateway.core.sources.own_queues import OwnQueues
 from gateway.core.subscriptions import SubscriptionRegistry
 from gateway.core.topology import Topology
@@ -122,6 +123,8 @@ class Gateway:
         self.inventory = Inventory(self.brokers)
         """The queues of every broker."""
         self.inventory.sources += [partial(self.topology.all_queues, self.brokers), self.subscriptions.queues]
+        self.looker = Looker(self.inventory, self.brokers)
+        """Shows what is in a queue."""
         self.on_owed: list[Callable[[str], None]] = []
         """Called with the name of a subscription of which dead messages were revived, say."""
         self.ledger_budgets = LedgerBudgets(ledger, self.budgets)

@@ -7,7 +7,16 @@
 
 from gateway.management.client import ManagementProblem
 from gateway.management.inventory import BrokerQueues, Inventory
-from gateway.management.reading import read_queues
-from gateway.management.rows import QueueList, QueueRow
+from gateway.management.reading import read_queue, read_queues
+from gateway.management.rows import QueueDetails, QueueList, QueueRow
 
-__all__ = ["BrokerQueues", "Inventory", "ManagementProblem", "QueueList", "QueueRow", "read_queues"]
+__all__ = [
+    "BrokerQueues",
+    "Inventory",
+    "ManagementProblem",
+    "QueueDetails",
+    "QueueList",
+    "QueueRow",
+    "read_queue",
+    "read_queues",
+]

@@ -6,11 +6,22 @@ went, and no rates, so rates are not known.
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import quote
 
 from gateway.management.client import ManagementClient, ManagementProblem
-from gateway.management.rows import Collected, QueueList, QueueRow, count_of, flag_of, member, name_of, word_of
+from gateway.management.rows import (
+    Collected,
+    QueueDetails,
+    QueueList,
+    QueueRow,
+    count_of,
+    flag_of,
+    member,
+    name_of,
+    word_of,
+)
 
 PAGE: Final = 500
 HOSTS_MAX: Final = 1_000
@@ -30,8 +41,8 @@ async def read(client: ManagementClient, vhost: str, rows_max: int) -> QueueList
     """
     host = await _virtual_host(client, vhost)
     found = Collected(rows_max)
-    where = "$parent.name = '{}'".format(host.replace("'", "''"))
-    path = f"{_QUERY}/queue?select={','.join(COLUMNS)}&where={quote(where, safe='')}&orderBy=name&limit={PAGE}"
+    where = _same(("$parent.name", host))
+    path = f"{_QUERY}/queue?select={','.join(COLUMNS)}&where={where}&orderBy=name&limit={PAGE}"
     offset, total = 0, 1
     while offset < total and not found.is_full:
         try:
@@ -46,6 +57,26 @@ async def read(client: ManagementClient, vhost: str, rows_max: int) -> QueueList
             found.add(row_of(each, vhost))
         total, offset = min(total, rows_max + PAGE), offset + PAGE
     return found.list()
+
+
+async def read_one(client: ManagementClient, vhost: str, queue: str) -> QueueDetails:
+    """Return one queue of a virtual host.
+
+    Raises:
+        ManagementProblem: it cannot be read; ``status`` 404: this API or the queue is not there.
+    """
+    where = _same(("$parent.name", await _virtual_host(client, vhost)), ("name", queue))
+    _, rows = _table(await client.get(f"{_QUERY}/queue?select={','.join(COLUMNS)}&where={where}&limit=1"))
+    row = row_of(rows[0], vhost) if rows else None
+    if row is None:
+        raise ManagementProblem("The management API shows this login no such queue.", HTTPStatus.NOT_FOUND)
+    return QueueDetails(row=row, return_risk="The broker shows messages; none need be taken.")
+
+
+def _same(*pairs: tuple[str, str]) -> str:
+    """A condition of a query: attributes have these values."""
+    words = " AND ".join("{} = '{}'".format(name, value.replace("'", "''")) for name, value in pairs)
+    return quote(words, safe="", errors="surrogateescape")
 
 
 async def _virtual_host(client: ManagementClient, vhost: str) -> str:

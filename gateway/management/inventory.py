@@ -20,9 +20,9 @@ import msgspec
 
 from gateway.errors import BrokerUnavailable, GatewayError, NotFound
 from gateway.management.client import ManagementProblem
-from gateway.management.reading import ROWS_MAX, read_queues
-from gateway.management.rows import QueueList, QueueRow
-from gateway.outbound import BrokerGuard
+from gateway.management.reading import ROWS_MAX, read_queue, read_queues
+from gateway.management.rows import QueueDetails, QueueList, QueueRow
+from gateway.outbound import BrokerGuard, OutboundRules
 from gateway.runtime.clock import clock
 from gateway.runtime.tasks import Tasks
 from gateway.upstreams import Upstream, UpstreamState
@@ -128,6 +128,27 @@ class Inventory:
             return msgspec.structs.replace(entry.queues, reason=late)
         return entry.queues
 
+    def is_embedded(self, name: str) -> bool:
+        """Whether a broker of that name is the embedded one."""
+        return self.embedded(name, 0) is not None
+
+    async def details(self, name: str, queue: str) -> QueueDetails | None:
+        """Return one queue of a broker as it is now; None: neither its management nor the gateway can tell.
+
+        Raises:
+            ManagementProblem: the management API cannot be read.
+        """
+        upstream = self._brokers[name]
+        if (own := self.embedded(name, ROWS_MAX)) is not None:
+            row = next((row for row in own.rows if row.name == queue), None)
+            return QueueDetails(row=row, return_risk="") if row is not None else None
+        if not upstream.settings.management:
+            return None
+        async with self._turn:
+            return await read_queue(
+                name, upstream.settings, queue, upstream.status().product, own=self.own, rules=_rules(upstream)
+            )
+
     async def close(self) -> None:
         """Read nothing more."""
         await self._tasks.close()
@@ -163,7 +184,7 @@ class Inventory:
                     upstream.status().product,
                     rows_max=rows_max,
                     own=self.own,
-                    rules=guard.rules if isinstance(guard := upstream.resolve, BrokerGuard) else None,
+                    rules=_rules(upstream),
                 )
         except ManagementProblem as problem:
             before = entry.queues
@@ -222,6 +243,12 @@ class Inventory:
                         found[broker].add(queue)
                 self._known = _Known(found, clock.monotonic())
             return self._known.names
+
+
+def _rules(upstream: Upstream) -> OutboundRules | None:
+    """Where the management API of a broker may be; None: anywhere."""
+    guard = upstream.resolve
+    return guard.rules if isinstance(guard, BrokerGuard) else None
 
 
 async def _asked(upstream: Upstream, queue: str) -> QueueRow:

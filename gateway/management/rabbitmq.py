@@ -10,7 +10,18 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from gateway.management.client import ManagementClient, ManagementProblem
-from gateway.management.rows import Collected, QueueList, QueueRow, count_of, flag_of, member, name_of, rate_of, word_of
+from gateway.management.rows import (
+    Collected,
+    QueueDetails,
+    QueueList,
+    QueueRow,
+    count_of,
+    flag_of,
+    member,
+    name_of,
+    rate_of,
+    word_of,
+)
 
 PAGE: Final = 500
 """Queues of a page: the most that RabbitMQ gives."""
@@ -51,6 +62,39 @@ async def read(client: ManagementClient, vhost: str, rows_max: int) -> QueueList
         pages = min(count_of(member(answer, "page_count")) or 1, rows_max // PAGE + 1)
         page += 1
     return found.list()
+
+
+async def read_one(client: ManagementClient, vhost: str, queue: str) -> QueueDetails:
+    """Return one queue of a virtual host.
+
+    Raises:
+        ManagementProblem: it cannot be read; ``status`` 404: this API, the virtual host or the queue is not there.
+    """
+    path = "/".join(quote(name, safe="", errors="surrogateescape") for name in (vhost, queue))
+    item = await client.get(f"/api/queues/{path}")
+    row = row_of(item, vhost)
+    if row is None or row.name != queue:
+        raise ManagementProblem("The management API answers with something else than the queue.", 200)
+    return QueueDetails(row=row, return_risk=_return_risk(row, item))
+
+
+def _return_risk(row: QueueRow, item: Any) -> str:
+    """See :class:`~gateway.management.rows.QueueDetails`. What is not told counts as a risk."""
+    if row.type == "quorum":
+        return (
+            "It is a quorum queue, which counts how often a message was given back, and may drop it after some times."
+        )
+    if row.type != "classic":
+        return f"What becomes of a message that is given back is only known of classic queues; this is {row.type!r}."
+    arguments, policy = member(item, "arguments"), member(item, "effective_policy_definition")
+    if not isinstance(arguments, dict) or not isinstance(policy, dict):
+        return "The management API does not tell its policy, as it does not of a new queue. Ask again in some seconds."
+    settings = {**policy, **{name.removeprefix("x-"): value for name, value in arguments.items()}}
+    if "delivery-limit" in settings:
+        return "It has a delivery limit: each return counts."
+    if any(name in settings for name in ("max-length", "max-length-bytes")):
+        return "It has a maximum length: what comes while a message is out may fill its place, and then it is dropped."
+    return ""
 
 
 def row_of(item: Any, vhost: str) -> QueueRow | None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from http import HTTPStatus
-from typing import Final
+from typing import Final, TypeVar
 
 from gateway.config import BrokerSettings, parse_broker_url
 from gateway.management import brokerj, rabbitmq
 from gateway.management.client import WITHIN_SECONDS, ManagementClient, ManagementProblem
-from gateway.management.rows import QueueList
+from gateway.management.rows import QueueDetails, QueueList
 from gateway.outbound import OutboundRules
+
+T = TypeVar("T")
 
 QPID: Final = ("qpid", "broker-j")
 """Parts of the product names of brokers whose API is that of Broker-J, in lower case."""
@@ -42,14 +45,44 @@ async def read_queues(
     Raises:
         ManagementProblem: no queue can be listed.
     """
+    asks = [partial(each.read, rows_max=rows_max) for each in (rabbitmq, brokerj)]
+    return await _answered(name, settings, product, asks, ManagementClient(name, settings, own, within, rules))
+
+
+async def read_queue(
+    name: str,
+    settings: BrokerSettings,
+    queue: str,
+    product: str = "",
+    *,
+    own: Iterable[tuple[str, int]] = (),
+    within: float = WITHIN_SECONDS,
+    rules: OutboundRules | None = None,
+) -> QueueDetails:
+    """Ask a broker's management API for one queue, and what a list leaves out of it; arguments as
+    :func:`read_queues`.
+
+    Raises:
+        ManagementProblem: it cannot be read; ``status`` 404: there may be no such queue.
+    """
+    asks = [partial(each.read_one, queue=queue) for each in (rabbitmq, brokerj)]
+    return await _answered(name, settings, product, asks, ManagementClient(name, settings, own, within, rules))
+
+
+async def _answered(
+    name: str,
+    settings: BrokerSettings,
+    product: str,
+    asks: Sequence[Callable[[ManagementClient, str], Awaitable[T]]],
+    client: ManagementClient,
+) -> T:
+    """What the first API answers that there is. ``asks``: RabbitMQ's, and Broker-J's."""
     vhost = parse_broker_url(settings.url).virtual_host
-    apis = [rabbitmq.read, brokerj.read]
-    if any(each in product.lower() for each in QPID):
-        apis.reverse()
-    async with ManagementClient(name, settings, own, within, rules) as client:
-        for read in apis:
+    first = -1 if any(each in product.lower() for each in QPID) else 1
+    async with client:
+        for ask in asks[::first]:
             try:
-                return await read(client, vhost, rows_max)
+                return await ask(client, vhost)
             except ManagementProblem as problem:
                 if problem.status != HTTPStatus.NOT_FOUND:
                     raise

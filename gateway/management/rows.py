@@ -91,6 +91,14 @@ def member(value: Any, *names: str) -> Any:
     return value
 
 
+class QueueDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """One queue, with what a list of queues leaves out."""
+
+    row: QueueRow
+    return_risk: str
+    """Why a message that is taken and given back may be lost or count as failed, as a sentence; empty: it may not."""
+
+
 class QueueList(msgspec.Struct, frozen=True):
     """The queues of one virtual host."""
 

@@ -72,6 +72,8 @@ class QueueInfo:
     durable: bool | None
     arguments: Table | None
     """Both None where the version does not tell."""
+    auto_delete: bool | None = None
+    """Whether it goes with its last consumer, one that only looks included; None where the version does not tell."""
 
 
 class Desk:
@@ -362,4 +364,6 @@ def _expect(kind: type[_O], outcome: Any) -> _O:
 
 
 def _info(found: Declared) -> QueueInfo:
-    return QueueInfo(found.queue, found.message_count, found.consumer_count, found.durable, found.arguments)
+    return QueueInfo(
+        found.queue, found.message_count, found.consumer_count, found.durable, found.arguments, found.auto_delete
+    )

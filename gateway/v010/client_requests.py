@@ -173,6 +173,7 @@ def _queue_found(channel: ClientChannel, step: Step, value: bytes | None) -> Non
             result.subscriber_count or 0,
             result.durable,
             arguments,
+            result.auto_delete,
         )
     )
 

@@ -84,6 +84,7 @@ def _queue(outcome: operations.Declared) -> Struct:
         outcome.queue,
         alternate if isinstance(alternate, str) else None,
         bool(outcome.durable),
+        auto_delete=bool(outcome.auto_delete),
         arguments=arguments,
         message_count=outcome.message_count,
         subscriber_count=outcome.consumer_count,

@@ -72,7 +72,10 @@ def test_not_found(method: str, path: str, code: str) -> None:
         ("/v1/queue", "no resource at /v1/queue; below /v1 there is admin, audit, bridges, brokers, "),
         ("/v2", "no resource at /v2; below / there is .well-known, console, docs, openapi.json, v1"),
         ("/v1/brokers/b/queue", f"no resource at /v1/brokers/b/queue; below /v1/brokers/b there is {BELOW}; {SLASH}"),
-        ("/v1/brokers/b/queues/a/b", f"no resource at /v1/brokers/b/queues/a/b; {SLASH}"),
+        (
+            "/v1/brokers/b/queues/a/b",
+            f"no resource at /v1/brokers/b/queues/a/b; below /v1/brokers/b/queues/a there is messages; {SLASH}",
+        ),
         ("/v1/brokers/b:prove", f"no verb 'prove' at this resource, which has probe; {COLON}"),
     ],
 )  # fmt: skip

@@ -11,7 +11,7 @@ import pytest
 from click.testing import Result
 
 from gateway import commands
-from tests.commands.conftest import Run
+from tests.commands.conftest import Canned, Run
 
 BROKER = "local-0-9-1"
 Ask = Callable[..., Result]
@@ -66,6 +66,31 @@ def test_a_binding_from_adding_to_removing(ask: Ask, unique_name: Callable[[str]
     assert (nowhere.exit_code, "give one of --queue and --exchange-to" in nowhere.stderr) == (commands.USAGE, True)
     ask("exchanges", "delete", BROKER, exchange, "--yes")
     ask("queues", "delete", BROKER, queue, "--yes")
+
+
+def test_a_look_into_a_queue(ask: Ask, canned: Canned, unique_name: Callable[[str], str]) -> None:
+    queue = unique_name("looked at")
+    ask("queues", "declare", BROKER, queue)
+    for body in ("first\x1b[31m", "x" * 3000):
+        assert ask("publish", BROKER, "amq.default", queue, body).exit_code == 0
+    shown = ask("queues", "look", BROKER, queue)
+    assert [line.split()[-2:] for line in shown.stdout.splitlines()[1:]] == [
+        ["10", "first\\x1b[31m"], ["3000", "x" * 100 + "…"],
+    ]  # fmt: skip
+    assert ask("queues", "look", BROKER, queue, "--limit", "1").stderr == "the first 1 messages; there are more\n"
+    refused = ask("queues", "look", BROKER, queue, "--take", "--yes")
+    assert (refused.exit_code, "none need be taken" in refused.stderr) == (commands.REFUSED, True)
+    kept = ask("queues", "look", BROKER, queue, "--take", input="n\n")
+    assert (kept.exit_code, "and give them back?" in kept.stdout) == (1, True)
+    assert json.loads(ask("queues", "look", BROKER, queue, "--json").stdout)["how"] == "browsed"
+    ask("queues", "delete", BROKER, queue, "--yes")
+    places = [{"what": "published", "name": "", "path": "/v1/messages?broker=shop"}]
+    answer = {"how": "not_shown", "reason": "It cannot.", "can_take": False, "take_reason": "Nobody knows."}
+    canned.answer(200, {**answer, "ledger": places})
+    told = ask("queues", "look", "shop", "orders", "--url", canned.url)
+    assert told.stderr.splitlines() == [
+        "It cannot.", "Nobody knows.", "the ledger has what was published: /v1/messages?broker=shop",
+    ]  # fmt: skip
 
 
 def test_a_scheduled_publish_is_shown_and_cancelled(ask: Ask, gateway: str) -> None:

@@ -89,7 +89,16 @@ class Served:
     url: str
     client: httpx.Client
     process: Gateway
-    receiver: Receiver
+    receiver: Receiver | None
+    """An endpoint, where there is one."""
+    broker: str = BROKER
+    """Where queues are declared."""
+
+    @property
+    def endpoint(self) -> str:
+        """Where the endpoint is."""
+        assert self.receiver is not None
+        return self.receiver.url
 
     def call(self, method: str, path: str, body: Any = None, status: tuple[int, ...] = (200, 201, 202, 204)) -> Any:
         answer = self.client.request(method, path, json=body)
@@ -97,11 +106,11 @@ class Served:
         return answer.json() if answer.content else None
 
     def queue(self, name: str, **settings: Any) -> None:
-        self.call("PUT", f"/v1/brokers/{BROKER}/queues/{name}", settings)
+        self.call("PUT", f"/v1/brokers/{self.broker}/queues/{name}", settings)
 
     def publish(self, key: str, payload: Any, **more: Any) -> str:
         body = {"routing_key": key, "payload": payload, **more}
-        found = self.call("POST", f"/v1/brokers/{BROKER}/exchanges/amq.default:publish", body)
+        found = self.call("POST", f"/v1/brokers/{self.broker}/exchanges/amq.default:publish", body)
         return str(found["id"])
 
 
@@ -171,8 +180,8 @@ def something(served: Served) -> str:
     """A gateway that somebody works with; the id of a message that waits."""
     for name in ("orders", "orders.dead", "invoices-2026", "shipments"):
         served.queue(name)
-    served.call("PUT", "/v1/endpoints/warehouse", {"url": served.receiver.url})
-    served.call("PUT", "/v1/endpoints/partner", {"url": served.receiver.url})
+    served.call("PUT", "/v1/endpoints/warehouse", {"url": served.endpoint})
+    served.call("PUT", "/v1/endpoints/partner", {"url": served.endpoint})
     served.call("POST", "/v1/endpoints/partner:pause")
     settings = {"broker": BROKER, "queue": "shipments", "push": "warehouse"}
     served.call("PUT", "/v1/subscriptions/shipping", settings)

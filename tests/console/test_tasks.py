@@ -48,13 +48,31 @@ def test_2_finds_a_queue_by_three_letters(open_console: Open, served: Served) ->
 
 def test_3_looking_into_a_queue_takes_nothing(open_console: Open, served: Served) -> None:
     served.queue("looked-at")
-    served.publish("looked-at", "here")
+    headers = {"priority": {"type": "int16", "value": 3}, "order": "looked"}
+    served.publish("looked-at", {"here": [1, 2]}, headers=headers, properties={"message_id": "looked-1"})
+    served.publish("looked-at", "AP8=", payload_encoding="base64")
     page = open_console(f"queues/{BROKER}/looked-at")
-    expect(page.locator("main")).to_contain_text("the console takes none")
+    page.get_by_role("link", name="Show its messages").click()
+    rows = of_region(page, "Messages").locator("tbody tr")
+    expect(rows).to_have_count(2)
+    expect(page.locator("main")).to_contain_text("Looking changes nothing.")
+    rows.nth(0).get_by_role("link").click()
+    one = page.get_by_role("region", name="Message 1")
+    expect(one.locator(".body pre")).to_contain_text('{"here":[1,2]}')
+    one.get_by_role("button", name="JSON").click()
+    expect(one.locator(".body pre")).to_contain_text('"here": [')
+    expect(one.get_by_label("Headers")).to_contain_text('"type": "int16"')
+    expect(one.get_by_label("Properties")).to_contain_text("looked-1")
+    rows.nth(1).get_by_role("link").click()
+    two = page.get_by_role("region", name="Message 2")
+    expect(two.locator(".body pre")).to_contain_text("00 ff")
+    page.get_by_role("button", name="Look again").click()
+    expect(rows).to_have_count(2)
+    expect(rows.nth(0)).to_contain_text("no")
+    assert served.call("GET", f"/v1/brokers/{BROKER}/queues/looked-at")["messages"] == 2
     page.get_by_role("link", name="Messages published to this queue").click()
     page.locator("tbody a").first.click()
     expect(page.locator(".story")).to_contain_text("confirmed")
-    assert served.call("GET", f"/v1/brokers/{BROKER}/queues/looked-at")["messages"] == 1
 
 
 def test_4_publishes_a_message_and_another_like_it(open_console: Open, served: Served) -> None:
@@ -99,7 +117,7 @@ def test_5_finds_a_message_by_its_publishers_id_and_by_its_own(open_console: Ope
 
 def test_6_answers_why_it_is_stuck_and_helps(open_console: Open, served: Served) -> None:
     served.queue("stuck")
-    served.call("PUT", "/v1/endpoints/stuck", {"url": served.receiver.url})
+    served.call("PUT", "/v1/endpoints/stuck", {"url": served.endpoint})
     served.call("POST", "/v1/endpoints/stuck:pause")
     served.call("PUT", "/v1/subscriptions/stuck", {"broker": BROKER, "queue": "stuck", "push": "stuck"})
     id = served.publish("stuck", "waits")
@@ -217,7 +235,7 @@ def test_8_watches_a_bridge_and_steers_it(open_console: Open, served: Served) ->
 
 def test_9_sees_an_endpoints_attempts_tests_it_and_rotates_its_key(open_console: Open, served: Served) -> None:
     served.queue("pushed")
-    served.call("PUT", "/v1/endpoints/hook", {"url": served.receiver.url})
+    served.call("PUT", "/v1/endpoints/hook", {"url": served.endpoint})
     served.call("PUT", "/v1/subscriptions/pushed", {"broker": BROKER, "queue": "pushed", "push": "hook"})
     served.publish("pushed", "to the hook")
     page = open_console("endpoints/hook")

@@ -77,7 +77,7 @@ QUERIES = [
         o.QueryQueue(1, "q"),
         c.QueueQuery("q"),
         QueueQueryResult("q", "alt", True, message_count=3, subscriber_count=1),
-        o.Declared(1, 2, 2, "q", 3, 1, True, {"alternate-exchange": "alt"}),
+        o.Declared(1, 2, 2, "q", 3, 1, True, {"alternate-exchange": "alt"}, False),
     ),
     (o.QueryQueue(1, "q"), c.QueueQuery("q"), None, o.Failed(1, 2, 2, 404, "not-found: no queue 'q'")),
     (
@@ -145,7 +145,7 @@ def test_declare_then_query(peer: ClientPeer) -> None:
     declare = declared(peer, o.DeclareQueue(1, "q", True, True, True, arguments={"a": 1}))
     assert declare == c.QueueDeclare("q", None, False, True, True, True, {"a": 1})
     answer = c.ExecutionResult(1, QueueQueryResult("q", message_count=7).encode())
-    assert peer.receive(0, answer, k.SessionCompleted(((0, 1),))) == [o.Declared(1, 2, 2, "q", 7, 0, False, {})]
+    assert peer.receive(0, answer, k.SessionCompleted(((0, 1),))) == [o.Declared(1, 2, 2, "q", 7, 0, False, {}, False)]
 
 
 def test_a_declaration_that_fails(peer: ClientPeer) -> None:

@@ -70,8 +70,8 @@ def test_requests(pair: SessionPair, operation: Any, outcome: Any) -> None:
 
 def test_queries(pair: SessionPair) -> None:
     serial = requested(pair, o.QueryQueue(1, "q")).serial
-    declared = o.Declared(1, serial, serial, "q", 3, 1, True, {"a": 1})
-    assert pair.answer(declared) == [o.Declared(1, 2, 2, "q", 3, 1, True, {"a": 1})]
+    declared = o.Declared(1, serial, serial, "q", 3, 1, True, {"a": 1}, True)
+    assert pair.answer(declared) == [o.Declared(1, 2, 2, "q", 3, 1, True, {"a": 1}, True)]
     serial = requested(pair, o.QueryExchange(1, "x")).serial
     found = o.ExchangeFound(1, serial, serial, "x", "topic", True, {})
     assert pair.answer(found) == [o.ExchangeFound(1, 3, 3, "x", "topic", True, {})]
@@ -93,7 +93,7 @@ def test_declare(pair: SessionPair) -> None:
     assert declare.arguments == {"a": 1, "alternate-exchange": "alt"}
     assert isinstance(query, o.QueryQueue)
     answers = [o.Declared(1, request.serial, request.serial, "q", 3) for request in (declare, query)]
-    assert pair.answer(*answers) == [o.Declared(1, 2, 2, "q", 3, 0, False, {})]
+    assert pair.answer(*answers) == [o.Declared(1, 2, 2, "q", 3, 0, False, {}, False)]
 
 
 def test_select_confirm_and_qos_take_their_turn(pair: SessionPair) -> None:

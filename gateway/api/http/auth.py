@@ -269,6 +269,7 @@ NEEDS: Final[Mapping[Scope, Check]] = {
     Scope.PUBLISH: _publish,
     Scope.EXCHANGE: lambda principal, names: _publish(principal, names) or _broker(principal, names),
     Scope.QUEUE: lambda principal, names: _consume(principal, names) or _broker(principal, names),
+    Scope.CONSUME: _consume,
     Scope.SUBSCRIPTION: lambda principal, _: principal.holds(("consume",)),
     Scope.SUBSCRIPTION_SEEN: lambda principal, _: principal.holds(CONSUMERS),
     Scope.SUBSCRIBE: lambda principal, _: principal.holds(("subscribe",)),

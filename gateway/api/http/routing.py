@@ -57,6 +57,7 @@ class Scope(Enum):
     """With ``route`` the handler asks again for each routing key."""
     EXCHANGE = "publish:{broker}/{exchange}, route:{broker}/{exchange}/PATTERN or broker:{broker}"
     QUEUE = "consume:{broker}/{queue} or broker:{broker}"
+    CONSUME = "consume:{broker}/{queue}"
     SUBSCRIPTION = "consume:{broker}/{queue} of the subscription"
     SUBSCRIPTION_SEEN = "consume:{broker}/{queue} or subscribe:{broker}/{queue} of the subscription"
     SUBSCRIBE = "subscribe:{broker}/{queue} of the subscription"

@@ -57,7 +57,7 @@ class ConsumerState(Enum):
 class ConsumerChannel(DeliveryChannel):
     """The channel of one consumer."""
 
-    __slots__ = ("cancelled", "full_at", "no_ack", "on_delivery", "over", "retiring")
+    __slots__ = ("acquires", "cancelled", "full_at", "no_ack", "on_delivery", "over", "retiring")
 
     def __init__(self, link: Link, number: int) -> None:
         super().__init__(link, number)
@@ -69,6 +69,8 @@ class ConsumerChannel(DeliveryChannel):
         """How many messages over a limit fill it; 0: any number is fine."""
         self.no_ack = False
         """The broker forgets what it sends: there is nothing to settle."""
+        self.acquires = True
+        """False: it looks at messages, which stay in their queue: there is nothing to reject."""
         self.retiring = False
         """It was ended by us, and another one follows when nothing is out any more."""
 
@@ -95,7 +97,7 @@ class ConsumerChannel(DeliveryChannel):
                 self.end_wait()
 
     def _reject(self, number: int) -> None:
-        if not self.no_ack:
+        if self.acquires and not self.no_ack:
             super()._reject(number)
 
     @property
@@ -251,6 +253,7 @@ class Consumer:
         channel.on_oversized = broker.on_oversized
         channel.limits = broker.limits if request.acquired and not request.no_ack else None
         channel.no_ack = request.no_ack
+        channel.acquires = request.acquired
         self._sort_holders()
         channel.full_at = self.prefetch if len(self._holders) < HOLDERS_MAX and not request.no_ack else 0
         tag = f"gateway-{next(_tags)}"
