@@ -434,6 +434,8 @@ async def look_into(
             out.append(delivery)
         if not delivery.is_used_up:  # else it is kept, with its body, when it is given back
             delivery.message = _EMPTY  # it may stay out for a while, its body need not
+        if how == "browsed":  # not a return, which Broker-J would count and mark
+            delivery.settle(Settlement.ACCEPT)
         if shown == wanted:
             enough.set()
 
