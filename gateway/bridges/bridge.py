@@ -261,6 +261,7 @@ class Bridge:
             flow.arrive,
             no_ack=flow.unheld,
             acquired=not browses,
+            holder=("bridge", self.name),
         )
         consumer.on_state.append(self._consumer_changed)
         self._consumer_changed(consumer)

@@ -15,6 +15,8 @@ COLUMNS: Final = (
     "broker", "name", "depth", "ready", "unacknowledged", "consumers", "publish_rate", "deliver_rate", "state", "type",
 )  # fmt: skip
 """What ``queues find`` shows of a queue."""
+HELD: Final = ("kind", "name", "client", "address", "count", "since")
+"""What ``queues holders`` shows."""
 BODY_SHOWN: Final = 100
 """Most characters of a body in a table."""
 _FIGURES: Final = (
@@ -191,6 +193,33 @@ def look_into_queue(
     )
     if not found["complete"]:
         note(f"the first {len(found['messages'])} messages; there are more")
+
+
+@queues.command("holders")
+@click.argument("broker")
+@click.argument("queue")
+@client_options
+def list_holders(broker: str, queue: str, url: str, api_key: str | None, as_json: bool) -> None:
+    """List who holds unacknowledged messages of QUEUE of BROKER, and since when.
+
+    \b
+    Example:
+      gateway queues holders shop orders
+    """
+    found = ApiClient(url, api_key).ask("GET", f"{queue_path(broker, queue)}/holders")
+    if as_json:
+        print_json(found)
+        return
+    print_table(
+        ("KIND", "NAME", "CLIENT", "ADDRESS", "MESSAGES", "SINCE"),
+        (tuple("-" if row[name] in (None, "") else row[name] for name in HELD) for row in found["holders"]),
+    )
+    if found["others"]:
+        note(f"{found['others']} messages are out that no part of the gateway holds")
+    if not found["complete"]:
+        note("not all processes of the gateway have answered")
+    if found["reason"]:
+        note(found["reason"])
 
 
 def _body(row: dict[str, Any]) -> str:

@@ -201,6 +201,7 @@ export function QueuePage({ rawBroker, raw }) {
           ${row.consumers === 0 && row.messages > 0 ? html`<span class="state bad">${words.nobody}</span>` : html`<span class="quiet">${words.atBroker}</span>`}</div>
         <div class="tile"><span class="quiet">${words.gatewayConsumers}</span><b class="num">${own.length + takes.length}</b><span class="quiet">${words.ofGateway}</span></div>
       </section>
+      <${Holders} path=${path} />
       <section><h2>${words.who}</h2>
         ${own.length + takes.length === 0 ? html`<${Empty}>${words.nobodyHere}<//>` : html`<ul class="plain">
           ${own.map((each) => html`<li><a href=${link(`subscriptions/${segment(each.name)}`)}>${text.subscription} <${Name} of=${each.name} /></a>
@@ -217,6 +218,33 @@ export function QueuePage({ rawBroker, raw }) {
       ]} />${row.arguments && Object.keys(row.arguments).length > 0 && html`<${Json} of=${row.arguments} label=${words.arguments} />`}</section>
       <${Same} path=${path} cli=${`gateway queues show ${broker} ${bare(shown)}`} />`}
   <//>`;
+}
+
+// Who holds messages that are not acknowledged, and since when.
+function Holders({ path }) {
+  const feed = usePoll(`${path}/holders`, 5000);
+  const found = feed.data;
+  if (!found) return html`<${Problem} error=${feed.error} />`;
+  return html`<section><h2>${words.held}</h2>
+    ${found.holders.length === 0 && !found.others ? html`<${Empty}>${found.unacknowledged === null ? words.noneHeldHere : words.noneHeld}<//>`
+      : found.holders.length > 0 && html`<${Table} label=${words.held} rows=${found.holders} keyOf=${(row) => `${row.kind} ${row.name} ${row.client} ${row.address}`}
+        open=${(row) => holder(row)} columns=${[
+          { title: words.holder, show: (row) => words.holders[row.kind] },
+          { title: text.name, class: "grow", show: (row) => html`<${Name} of=${row.name} />` },
+          { title: text.client, class: "mid", show: (row) => html`<${Name} of=${row.client} />` },
+          { title: words.address, class: "wide", show: (row) => html`<${Name} of=${row.address} />` },
+          { title: words.depth, class: "r", show: (row) => html`<${Num} value=${row.count} />` },
+          { title: text.since, class: "mid", show: (row) => html`<${Time} at=${row.since} />` },
+        ]} />`}
+    ${found.others > 0 && html`<p class="note">${words.others(found.others)}</p>`}
+    ${!found.complete && html`<p class="note">${words.notAllAnswered}</p>`}
+    ${found.reason && html`<p class="note">${visible(found.reason)}</p>`}</section>`;
+}
+
+const PLACES = { lease: "subscriptions", ledger_lease: "subscriptions", push: "subscriptions", subscription: "subscriptions", bridge: "bridges", tap: "taps" };
+
+function holder(row) {
+  return PLACES[row.kind] ? link(`${PLACES[row.kind]}/${segment(row.name)}`) : link(route.value.path);
 }
 
 function rate(history) {

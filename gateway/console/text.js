@@ -76,6 +76,12 @@ export const text = {
     atBroker: "as the broker counts", ofGateway: "subscriptions and bridges", gatewayConsumers: "Of the gateway", nobody: "Nobody takes from it",
     measuring: "measuring…", change: (rate, span) => (Math.abs(rate) < 0.01 ? `unchanged for ${span}` : `${rate > 0 ? "+" : "−"}${Math.abs(rate).toFixed(rate > 10 || rate < -10 ? 0 : 1)} a second over ${span}`),
     who: "Who takes from it", nobodyHere: "No subscription and no bridge of this gateway takes from it.", bridge: "Bridge", holds: (count) => `holds ${many(count, "message")}`,
+    held: "Who holds unacknowledged messages", holder: "Held by", noneHeld: "Nothing is unacknowledged.", noneHeldHere: "The gateway holds none.",
+    holders: {
+      lease: "pull or stream", ledger_lease: "pull or stream, in the ledger", push: "push to an endpoint", subscription: "subscription, into the ledger", bridge: "bridge", tap: "tap",
+      front: "client of a front", fetch: "being handed out", consumer: "consumer at the broker",
+    },
+    others: (count) => `${many(count, "message")} ${count === 1 ? "is" : "are"} held by others than this gateway.`, notAllAnswered: "Not all processes of the gateway have answered.",
     look: "Look into it", lookInto: "Show its messages", lookLedger: "Messages published to this queue", lookDead: "Its dead letters",
   },
   look: {

@@ -59,8 +59,8 @@ async def read(client: ManagementClient, vhost: str, rows_max: int) -> QueueList
     return found.list()
 
 
-async def read_one(client: ManagementClient, vhost: str, queue: str) -> QueueDetails:
-    """Return one queue of a virtual host.
+async def read_one(client: ManagementClient, vhost: str, queue: str, consumers: bool = False) -> QueueDetails:
+    """Return one queue of a virtual host. ``consumers``: is not told.
 
     Raises:
         ManagementProblem: it cannot be read; ``status`` 404: this API or the queue is not there.

@@ -132,8 +132,9 @@ class Inventory:
         """Whether a broker of that name is the embedded one."""
         return self.embedded(name, 0) is not None
 
-    async def details(self, name: str, queue: str) -> QueueDetails | None:
+    async def details(self, name: str, queue: str, *, consumers: bool = False) -> QueueDetails | None:
         """Return one queue of a broker as it is now; None: neither its management nor the gateway can tell.
+        ``consumers``: with those who consume.
 
         Raises:
             ManagementProblem: the management API cannot be read.
@@ -146,7 +147,13 @@ class Inventory:
             return None
         async with self._turn:
             return await read_queue(
-                name, upstream.settings, queue, upstream.status().product, own=self.own, rules=_rules(upstream)
+                name,
+                upstream.settings,
+                queue,
+                upstream.status().product,
+                consumers=consumers,
+                own=self.own,
+                rules=_rules(upstream),
             )
 
     async def close(self) -> None:

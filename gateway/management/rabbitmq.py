@@ -11,7 +11,9 @@ from urllib.parse import quote
 
 from gateway.management.client import ManagementClient, ManagementProblem
 from gateway.management.rows import (
+    CONSUMERS_MAX,
     Collected,
+    QueueConsumer,
     QueueDetails,
     QueueList,
     QueueRow,
@@ -20,6 +22,7 @@ from gateway.management.rows import (
     member,
     name_of,
     rate_of,
+    text_of,
     word_of,
 )
 
@@ -64,8 +67,8 @@ async def read(client: ManagementClient, vhost: str, rows_max: int) -> QueueList
     return found.list()
 
 
-async def read_one(client: ManagementClient, vhost: str, queue: str) -> QueueDetails:
-    """Return one queue of a virtual host.
+async def read_one(client: ManagementClient, vhost: str, queue: str, consumers: bool = False) -> QueueDetails:
+    """Return one queue of a virtual host. ``consumers``: with those who consume, one request for each channel.
 
     Raises:
         ManagementProblem: it cannot be read; ``status`` 404: this API, the virtual host or the queue is not there.
@@ -75,7 +78,35 @@ async def read_one(client: ManagementClient, vhost: str, queue: str) -> QueueDet
     row = row_of(item, vhost)
     if row is None or row.name != queue:
         raise ManagementProblem("The management API answers with something else than the queue.", 200)
-    return QueueDetails(row=row, return_risk=_return_risk(row, item))
+    found = await _consumers(client, member(item, "consumer_details")) if consumers else None
+    return QueueDetails(row=row, return_risk=_return_risk(row, item), consumers=found)
+
+
+async def _consumers(client: ManagementClient, listed: Any) -> list[QueueConsumer] | None:
+    """The consumers of a queue, with what their channels hold."""
+    if not isinstance(listed, list):
+        return None
+    found: list[QueueConsumer] = []
+    for each in listed[:CONSUMERS_MAX]:
+        channel = member(each, "channel_details")
+        name, unacknowledged = text_of(member(channel, "name")), None
+        if name:
+            try:
+                told = await client.get(f"/api/channels/{quote(name, safe='')}?columns=messages_unacknowledged")
+                unacknowledged = count_of(member(told, "messages_unacknowledged"))
+            except ManagementProblem as problem:  # its channel was closed meanwhile, or the login may not see it
+                if not problem.status:
+                    raise
+        found.append(
+            QueueConsumer(
+                tag=text_of(member(each, "consumer_tag")),
+                user=text_of(member(channel, "user")),
+                connection=text_of(member(channel, "connection_name")),
+                prefetch=count_of(member(each, "prefetch_count")),
+                unacknowledged=unacknowledged,
+            )
+        )
+    return found
 
 
 def _return_risk(row: QueueRow, item: Any) -> str:

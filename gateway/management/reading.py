@@ -55,17 +55,18 @@ async def read_queue(
     queue: str,
     product: str = "",
     *,
+    consumers: bool = False,
     own: Iterable[tuple[str, int]] = (),
     within: float = WITHIN_SECONDS,
     rules: OutboundRules | None = None,
 ) -> QueueDetails:
     """Ask a broker's management API for one queue, and what a list leaves out of it; arguments as
-    :func:`read_queues`.
+    :func:`read_queues`. ``consumers``: with those who consume.
 
     Raises:
         ManagementProblem: it cannot be read; ``status`` 404: there may be no such queue.
     """
-    asks = [partial(each.read_one, queue=queue) for each in (rabbitmq, brokerj)]
+    asks = [partial(each.read_one, queue=queue, consumers=consumers) for each in (rabbitmq, brokerj)]
     return await _answered(name, settings, product, asks, ManagementClient(name, settings, own, within, rules))
 
 

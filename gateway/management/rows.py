@@ -11,6 +11,8 @@ NAME_MAX: Final = 255
 """Longest name of a queue, exchange or routing key, in bytes."""
 WORD_MAX: Final = 64
 """Longest state or type, in characters."""
+CONSUMERS_MAX: Final = 20
+"""Most consumers of a queue that are listed."""
 COUNT_MAX: Final = 1 << 63
 """Counts from here on are not believed."""
 
@@ -72,6 +74,11 @@ def word_of(value: Any) -> str | None:
     return value.lower() if isinstance(value, str) and 0 < len(value) <= WORD_MAX and value.isprintable() else None
 
 
+def text_of(value: Any) -> str:
+    """A text of an answer, at most :data:`NAME_MAX` characters of it; empty: it is not one."""
+    return value[:NAME_MAX].encode("utf-8", "replace").decode() if isinstance(value, str) else ""
+
+
 def name_of(value: Any) -> str | None:
     """A name of AMQP, which may be empty; None: it is not one."""
     if not isinstance(value, str) or len(value) > NAME_MAX:
@@ -91,12 +98,26 @@ def member(value: Any, *names: str) -> Any:
     return value
 
 
+class QueueConsumer(msgspec.Struct, frozen=True, kw_only=True):
+    """A consumer of a queue, as a management API lists it."""
+
+    tag: str
+    user: str
+    connection: str
+    """Name of its connection: its addresses, in RabbitMQ."""
+    prefetch: int | None
+    unacknowledged: int | None
+    """Messages that its channel holds, of all queues; None: that is not told."""
+
+
 class QueueDetails(msgspec.Struct, frozen=True, kw_only=True):
     """One queue, with what a list of queues leaves out."""
 
     row: QueueRow
     return_risk: str
     """Why a message that is taken and given back may be lost or count as failed, as a sentence; empty: it may not."""
+    consumers: list[QueueConsumer] | None = None
+    """Who consumes, at most :data:`CONSUMERS_MAX`; None: that is not told."""
 
 
 class QueueList(msgspec.Struct, frozen=True):

@@ -33,7 +33,7 @@ from gateway.transports.dial import Resolve
 from gateway.upstreams.branches import UpstreamBranches
 from gateway.upstreams.consuming.consumers import ConsumedBroker, Consumer, ConsumerState
 from gateway.upstreams.consuming.dead_letters import DeadLetters
-from gateway.upstreams.consuming.deliveries import Delivery, Oversized
+from gateway.upstreams.consuming.deliveries import Delivery, HeldDeliveries, Oversized
 from gateway.upstreams.consuming.delivery_limits import DeliveryLimits
 from gateway.upstreams.consuming.leases import Leases
 from gateway.upstreams.keeper import Dialer, Keeper
@@ -442,6 +442,7 @@ class Upstream:
         no_ack: bool = False,
         acquired: bool = True,
         arguments: Table | None = None,
+        holder: tuple[str, str] = ("", ""),
     ) -> Consumer:
         """Start a consumer that lives until it is closed, through all failures of the link or the queue.
 
@@ -450,6 +451,7 @@ class Upstream:
             no_ack: The broker forgets each message as it sends it, without regard to the prefetch: deliveries come
             settled.
             acquired: False: only look at messages, which stay in the queue (``Capabilities.browse``).
+            holder: For whom messages are taken, as kind and name.
             on_delivery: Called on the loop for each; quick, and without errors: one that raises costs the
                 consumer its channel.
 
@@ -471,10 +473,21 @@ class Upstream:
                 self.settings.reconnect_max,
             ),
         )
+        consumer.holder = holder
         consumer.on_state.append(self._consumer_changed)
         self._consumers.add(consumer)
         await consumer.start()
         return consumer
+
+    def held(self, queue: str) -> list[HeldDeliveries]:
+        """Return what is out of a queue, unacknowledged: of each consumer, and of all leases together."""
+        found = [(consumer.holder, consumer.deliveries) for consumer in self._consumers if consumer.queue == queue]
+        found.append((("", ""), self._leases.deliveries(queue)))
+        return [
+            HeldDeliveries(holder, len(deliveries), min(each.at for each in deliveries))
+            for holder, deliveries in found
+            if deliveries
+        ]
 
     def _consumer_changed(self, consumer: Consumer) -> None:
         if consumer.state is ConsumerState.CLOSED:

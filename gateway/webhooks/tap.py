@@ -98,7 +98,9 @@ class EndpointSource:
                     await self._prepare()
                     prepared = True
                     if wanted == self.wanted:
-                        self._consumer = await self._upstream.consume(self._queue, wanted, self._on_delivery)
+                        self._consumer = await self._upstream.consume(
+                            self._queue, wanted, self._on_delivery, holder=("push", self._subscription)
+                        )
                 self.trouble = ""
                 backoff.reset()
             except Exception as error:  # the broker's; a fault of ours must not end the trying

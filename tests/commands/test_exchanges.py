@@ -93,6 +93,24 @@ def test_a_look_into_a_queue(ask: Ask, canned: Canned, unique_name: Callable[[st
     ]  # fmt: skip
 
 
+def test_who_holds_messages_of_a_queue(
+    ask: Ask, canned: Canned, gateway: str, unique_name: Callable[[str], str]
+) -> None:
+    queue = unique_name("held")
+    ask("queues", "declare", BROKER, queue)
+    ask("publish", BROKER, "amq.default", queue, "x")
+    httpx.put(f"{gateway}/v1/subscriptions/{queue}", json={"broker": BROKER, "queue": queue})
+    httpx.post(f"{gateway}/v1/subscriptions/{queue}:pull", json={"wait_seconds": 5}, timeout=20)
+    assert line_of(ask("queues", "holders", BROKER, queue), "lease")[1:5] == [queue, "anonymous", "-", "1"]
+    httpx.delete(f"{gateway}/v1/subscriptions/{queue}")
+    ask("queues", "delete", BROKER, queue, "--yes")
+    canned.answer(200, {"holders": [], "unacknowledged": 2, "others": 2, "complete": False, "reason": "Nobody tells."})
+    assert ask("queues", "holders", "shop", "orders", "--url", canned.url).stderr.splitlines() == [
+        "2 messages are out that no part of the gateway holds", "not all processes of the gateway have answered",
+        "Nobody tells.",
+    ]  # fmt: skip
+
+
 def test_a_scheduled_publish_is_shown_and_cancelled(ask: Ask, gateway: str) -> None:
     due = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
     body = {"routing_key": "nowhere", "payload": "x", "not_before": due}

@@ -46,6 +46,20 @@ def test_2_finds_a_queue_by_three_letters(open_console: Open, served: Served) ->
     expect(page.locator(".tile").first).to_contain_text("1")
 
 
+def test_2_sees_who_holds_messages_and_since_when(open_console: Open, served: Served) -> None:
+    served.queue("held")
+    served.call("PUT", "/v1/subscriptions/holder", {"broker": BROKER, "queue": "held"})
+    served.publish("held", "one")
+    served.call("POST", "/v1/subscriptions/holder:pull", {"wait_seconds": 5})
+    page = open_console(f"queues/{BROKER}/held")
+    row = of_region(page, "Who holds unacknowledged messages").locator("tbody tr")
+    expect(row).to_contain_text("holder")
+    expect(row).to_contain_text("root")
+    expect(row).to_contain_text("ago")
+    row.get_by_role("link").click()
+    expect(page.locator("h1")).to_have_text("holder")
+
+
 def test_3_looking_into_a_queue_takes_nothing(open_console: Open, served: Served) -> None:
     served.queue("looked-at")
     headers = {"priority": {"type": "int16", "value": 3}, "order": "looked"}

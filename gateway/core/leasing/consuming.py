@@ -65,6 +65,10 @@ class Consuming:
         """How many messages brokers hold for the subscription, that are out from this process."""
         return self._leases.count(subscription)
 
+    def leased(self, broker: str, queue: str) -> list[Lease]:
+        """Return the leases of messages of a queue that its broker holds, and that are out from this process."""
+        return [each for each in self._leases.all() if (each.broker, each.delivery.queue) == (broker, queue)]
+
     def broker_is_up(self, broker: str) -> None:
         """A broker has come back."""
         self._ledger_pulls.broker_is_up(broker)

@@ -300,7 +300,7 @@ class Taker:
 
     async def _consume(self, prefetch: int) -> None:
         self._origins.version = version_name(self._upstream)
-        consumer = await self._upstream.consume(self.queue, prefetch, self._arrive)
+        consumer = await self._upstream.consume(self.queue, prefetch, self._arrive, holder=(self.kind, self.name))
         self._consumer = consumer
         consumer.on_state.append(self._consumer_changed)
         self._consumer_changed(consumer)

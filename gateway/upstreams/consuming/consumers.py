@@ -145,6 +145,8 @@ class Consumer:
         self.state = ConsumerState.STARTING
         self.reason = ""
         """Why it is not running."""
+        self.holder = ("", "")
+        """For whom it takes messages: kind and name; empty: that was not said."""
         self.on_state: list[Callable[[Consumer], None]] = []
         """Called on the loop after each change of ``state``."""
         self._on_delivery = on_delivery
@@ -162,6 +164,11 @@ class Consumer:
     def out(self) -> int:
         """How many deliveries are not settled."""
         return 0 if self._channel is None else len(self._channel.deliveries)
+
+    @property
+    def deliveries(self) -> list[Delivery]:
+        """Those that are not settled, oldest first; of one that only looks, none are out."""
+        return [] if self._channel is None or not self._request.acquired else list(self._channel.deliveries.values())
 
     @property
     def changing(self) -> bool:

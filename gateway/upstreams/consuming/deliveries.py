@@ -38,6 +38,17 @@ class Oversized:
     """The limit, in octets."""
 
 
+@dataclass(frozen=True, slots=True)
+class HeldDeliveries:
+    """What somebody holds of a queue, unacknowledged."""
+
+    holder: tuple[str, str]
+    """Kind and name; empty: leases."""
+    count: int
+    oldest_at: float
+    """When the first of them came, on the loop's clock."""
+
+
 class Delivery:
     """A message that is leased to us until it is settled."""
 

@@ -167,6 +167,10 @@ class Leases:
         """How many deliveries are leased."""
         return sum(len(channel.deliveries) for channel in self._channels)
 
+    def deliveries(self, queue: str) -> list[Delivery]:
+        """Those of a queue that are leased."""
+        return [each for channel in self._channels if channel.queue == queue for each in channel.deliveries.values()]
+
     # ----------------------------------------------------------------------------------------------- fetch
 
     async def fetch(self, queue: str, max_messages: int, wait: float, bytes_max: int = PULL_MAX) -> list[Delivery]:
