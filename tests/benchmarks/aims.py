@@ -12,6 +12,12 @@ BATCH = 1_000
 LEDGER_LEASE = f"{OURS}, ledger lease"
 """The client that is us, where the ledger holds what is out and not the broker."""
 
+FRONT_WORKS = {"publish": "front: publish, confirmed", "consume": "front: consume, one ack each"}
+"""Work of a job -> as the table has it."""
+DIRECT, RELAY, THROUGH, TRANSLATED = "direct", "TCP relay", "front, same version", "front, 0-10 on 0-9-1"
+SHORT = "front: connect, publish one message, leave"
+IDLE_CLIENT = "front: one more idle client"
+
 
 @dataclass(frozen=True)
 class Aim:
@@ -86,6 +92,13 @@ AIMS: Sequence[Aim] = (
         Aim(f"one more idle subscription, {what}", "at most 20 kB", most=20_000, measure="memory")
         for what in ("pulled", "pushed")
     ),
+    *(
+        Aim(work, f"at most {most} µs CPU", most=most, measure="microseconds", client=client)
+        for work in FRONT_WORKS.values()
+        for client, most in ((THROUGH, 20), (TRANSLATED, 35))
+    ),
+    *(Aim(work, "70 % of the direct rate", least=0.7, client=THROUGH, peer=DIRECT) for work in FRONT_WORKS.values()),
+    Aim(IDLE_CLIENT, "at most 20 kB", most=20_000, measure="memory", client=THROUGH),
     *(
         Aim(
             f"{work}, 10,000 queues",

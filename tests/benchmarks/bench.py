@@ -37,6 +37,8 @@ class Running:
     pid: int
     http: int
     amqp: int | None
+    fronts: Mapping[str, int]
+    """Front -> its port."""
 
 
 class Bench:
@@ -134,7 +136,8 @@ class Bench:
                 process = subprocess.Popen(command, cwd=ROOT, env=environment(), stderr=output, stdout=output)
             try:
                 found = wait_for_ports(process, ports)
-                yield Running(process.pid, found["http"], found.get("amqp"))
+                fronts = {name[6:]: port for name, port in found.items() if name.startswith("front ")}
+                yield Running(process.pid, found["http"], found.get("amqp"), fronts)
             except BaseException:
                 say(f"the gateway's log ends:\n{log.read_text(errors='replace')[-2000:]}")
                 raise

@@ -38,6 +38,7 @@ SERVERS = {
     "publish": ("rabbitmq-3.10",),
     "pull": ("rabbitmq-3.10",),
     "bridge": ("brokerj", "rabbitmq-3.10"),
+    "front": ("rabbitmq-3.10",),
     "ledger": ("postgresql",),
     "memory": ("rabbitmq-3.10",),
     "growth": ("rabbitmq-3.10",),

@@ -100,7 +100,7 @@ def test_a_message_that_is_left_over_is_no_success(
     ["publish"]
     + [
         pytest.param(name, marks=pytest.mark.long)
-        for name in ("versions", "pull", "push", "ledger", "memory", "growth", "cost")
+        for name in ("versions", "pull", "push", "front", "ledger", "memory", "growth", "cost")
     ],
 )
 def test_sections_on_real_servers(

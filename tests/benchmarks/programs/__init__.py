@@ -29,6 +29,8 @@ PROGRAMS: Mapping[str, str] = {
     "core": "our own layers one on top of the other, without HTTP",
     "holder": "opens connections and channels and holds them",
     "bridge": "the parts of a bridge, each by itself",
+    "relay": "a TCP relay on uvloop",
+    "short": "clients that connect, publish one message, wait for its confirm, and leave",
     "queues": "our link: publishes to many queues, and takes it all back",
 }
 """Name -> what it does and how; module of this package with the function ``main``."""
