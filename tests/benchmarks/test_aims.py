@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.benchmarks.aims import AIMS, Aim, verdicts
+from tests.benchmarks.aims import AIMS, DIRECT, FRONT_WORKS, IDLE_CLIENT, THROUGH, TRANSLATED, Aim, verdicts
 from tests.benchmarks.rows import OURS, Row, Sample
 from tests.benchmarks.sections import bridge, codec, growth, link, memory, outbound, publish, pull, push, versions
 from tests.benchmarks.sections.memory import BROKER, CLIENT
@@ -72,6 +72,8 @@ def test_every_aim_is_of_a_row_that_there_is() -> None:
         *((memory.idle(what), OURS) for what in memory.IDLE),
         *((outbound.work(callers), OURS) for callers in outbound.CALLERS),
         *((growth.name(key, growth.QUEUES[-1]), client) for key in growth.WORKS for client in (CLIENT, BROKER)),
+        *((work, client) for work in FRONT_WORKS.values() for client in (THROUGH, TRANSLATED)),
+        (IDLE_CLIENT, THROUGH),
         (bridge.MOVE, OURS),
         (bridge.queued(bridge.QUEUED[-1]), OURS),
     }
@@ -86,6 +88,7 @@ def test_every_aim_is_of_a_row_that_there_is() -> None:
         outbound.HTTPX,
         bridge.SHOVEL,
         bridge.SHOVEL_TCP,
+        DIRECT,
         f"{OURS} 0-9-1",
     }
     assert {aim.peer for aim in AIMS if aim.peer} == peers
