@@ -13,9 +13,9 @@ from gateway.commands.settings import confirm, yes_option
 HEADS = ("ID", "STATE", "DUE", "BROKER", "EXCHANGE", "ROUTING KEY", "REASON")
 
 
-@click.group(short_help="Show, cancel and retry scheduled publishes.")
+@click.group(short_help="Show, move, cancel and retry scheduled publishes.")
 def scheduled() -> None:
-    """Show, cancel and retry scheduled publishes, and those that a broker refused.
+    """Show, move, cancel and retry scheduled publishes, and those that a broker refused.
 
     They come from `not_before`, `delay_seconds` and `Prefer: respond-async` of a publish.
     """
@@ -77,6 +77,27 @@ def cancel_scheduled(id: str, yes: bool, url: str, api_key: str | None, as_json:
         print_json({})
     else:
         note("cancelled")
+
+
+@scheduled.command("move")
+@click.argument("id")
+@click.option("--not-before", metavar="TIME", help="Publish at this time: RFC 3339 with an offset.")
+@click.option("--delay", metavar="SECONDS", type=click.FloatRange(min=0), help="Publish this many seconds from now.")
+@client_options
+def move_scheduled(
+    id: str, not_before: str | None, delay: float | None, url: str, api_key: str | None, as_json: bool
+) -> None:
+    """Give the publish ID another time; with --delay 0 it is sent at once.
+
+    \b
+    Examples:
+      gateway scheduled move 01a21ac4-4725-7000-9297-5a65c2e275f2 --delay 600
+      gateway scheduled move 01a21ac4-4725-7000-9297-5a65c2e275f2 --not-before 2027-01-14T10:00:00Z
+    """
+    if (not_before is None) == (delay is None):
+        raise click.UsageError("give one of --not-before and --delay")
+    body = {"delay_seconds": delay} if not_before is None else {"not_before": not_before}
+    _print(ApiClient(url, api_key).ask("PATCH", scheduled_path(id), body=body), as_json)
 
 
 @scheduled.command("retry")

@@ -164,7 +164,7 @@ export const text = {
   schedules: {
     publish: "Publish later", find: "Find", scheduled: "to be sent", refused: "refused by the broker", none: "Nothing is scheduled.", due: "Due", to: "To", steer: "Do",
     retry: "Send again", cancel: "Cancel", cancelWhat: "The message is not published.", cancelled: "It is not published.",
-    change: "To change one, cancel it and publish it again: its story has “Publish one like it”.",
+    move: "Change the time", moveTo: "Publish it at", moveIt: "Save", now: "Publish now", moved: "It has another time.",
   },
   events: {
     kind: "Kind", message: "Message", none: "Nothing happened since you opened this view.", since: (count) => `${count} since you opened this view`, heard: (span) => `last heard of ${span} ago`,

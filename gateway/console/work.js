@@ -1,9 +1,9 @@
 // What is under way: replays, scheduled publishes, and events as they happen.
 
-import { html, nameText, now, number, segment, span, useEffect, useMemo, useRef, useState, visible } from "./base.js";
+import { html, localTime, nameText, now, number, segment, span, useEffect, useMemo, useRef, useState, visible } from "./base.js";
 import { all, epoch, follow, may, paused, request, usePoll } from "./api.js";
 import { filter, link, route } from "./route.js";
-import { Action, Facts, Json, Name, Num, Same, Search, Select, State, Table, Time, View, ask } from "./parts.js";
+import { Action, Dialog, Facts, Json, Name, Num, Problem, Same, Search, Select, State, Table, Time, View, ask, dialog, tell } from "./parts.js";
 import { text } from "./text.js";
 
 // --------------------------------------------------------------------------------------------- replays
@@ -61,13 +61,13 @@ export function Schedules() {
   const sought = route.value.query.get("q") ?? "";
   const path = `/v1/scheduled?${new URLSearchParams({ limit: "1000", ...(state ? { state } : {}) })}`;
   const feed = usePoll(path, 3000, (each, partial) => all(each, "scheduled", { most: 10_000, onPage: partial }));
-  const rows = (feed.data ?? []).filter((row) => !sought || `${row.id} ${row.broker} ${nameText(row.exchange)} ${nameText(row.routing_key)}`.toLowerCase().includes(sought.toLowerCase()));
+  const rows = (feed.data ?? []).sort((one, other) => (due(one) < due(other) ? -1 : 1)).filter((row) => !sought || `${row.id} ${row.broker} ${nameText(row.exchange)} ${nameText(row.routing_key)}`.toLowerCase().includes(sought.toLowerCase()));
   return html`<${View} title=${text.nav.schedules} feed=${feed} actions=${html`<a class="button primary" href=${link("publish")}>${schedules.publish}</a>`}>
     <div class="bar"><${Search} label=${schedules.find} value=${sought} onInput=${(q) => filter({ q })} />
       <${Select} label=${text.state} value=${state} onChange=${(each) => filter({ state: each })} options=${[["", text.all], ["scheduled", schedules.scheduled], ["refused", schedules.refused]]} />
       <span class="quiet">${text.shown(rows.length, feed.data?.length ?? 0)}</span></div>
     ${feed.data && html`<${Table} label=${text.nav.schedules} rows=${rows} empty=${sought || state ? text.nothingFound : schedules.none} open=${(row) => link(`messages/${row.id}`)} columns=${[
-      { title: schedules.due, show: (row) => html`<${Time} at=${row.not_before ?? row.at} />` },
+      { title: schedules.due, show: (row) => html`<${Time} at=${due(row)} />` },
       { title: text.state, show: (row) => html`<${State} of=${row.sending ? "sending" : row.state} />` },
       { title: text.broker, class: "mid", show: (row) => html`<${Name} of=${row.broker} />` },
       { title: schedules.to, class: "mid grow", show: (row) => html`<${Name} of=${row.exchange === "" ? "amq.default" : row.exchange} /> <span class="quiet">·</span> <${Name} of=${row.routing_key} />` },
@@ -75,12 +75,41 @@ export function Schedules() {
       { title: text.client, class: "wide", show: (row) => html`<${Name} of=${row.client} />` },
       { title: schedules.steer, show: (row) => html`
         ${row.state === "refused" && html`<${Action} tone="small" label=${schedules.retry} act=${async () => { await request("POST", `/v1/scheduled/${row.id}:retry`); feed.reload(); }} />`}
+        ${row.state !== "refused" && html`<button class="small" onClick=${() => { dialog.value = html`<${Move} key=${row.id} row=${row} done=${feed.reload} />`; }}>${schedules.move}</button>`}
         <button class="small danger" onClick=${() => ask({ title: schedules.cancel, what: schedules.cancelWhat, button: schedules.cancel,
           act: async () => { await request("DELETE", `/v1/scheduled/${row.id}`); feed.reload(); return schedules.cancelled; } })}>${schedules.cancel}</button>` },
     ]} />`}
-    <p class="note">${schedules.change}</p>
     <${Same} path=${path} cli=${`gateway scheduled list${state ? ` --state ${state}` : ""}`} />
   <//>`;
+}
+
+const due = (row) => row.not_before ?? row.at;
+
+// Another time for one of them.
+function Move({ row, done }) {
+  const [time, setTime] = useState(localTime(new Date(due(row))).replace(" ", "T"));
+  const [error, setError] = useState(null);
+  const path = `/v1/scheduled/${row.id}`;
+  const wanted = new Date(time);
+  const valid = !Number.isNaN(wanted.getTime());
+  const send = async (body) => {
+    try {
+      await request("PATCH", path, { body });
+      dialog.value = null;
+      tell(schedules.moved);
+      done();
+    } catch (failed) { setError(failed); }
+  };
+  const body = { not_before: valid ? wanted.toISOString() : "" };
+  return html`<${Dialog} title=${schedules.move}><form onSubmit=${(event) => { event.preventDefault(); if (valid) send(body); }}>
+    <div class="field"><label for="move-time">${schedules.moveTo}</label>
+      <input id="move-time" type="datetime-local" step="1" required autofocus value=${time} onInput=${(event) => setTime(event.currentTarget.value)} />
+      ${valid && html`<p class="help">${visible(wanted.toISOString())} UTC</p>`}</div>
+    <${Problem} error=${error} />
+    <div class="buttons"><button type="button" onClick=${() => { dialog.value = null; }}>${text.cancel}</button>
+      <button type="button" onClick=${() => send({ delay_seconds: 0 })}>${schedules.now}</button>
+      <button class="primary" disabled=${!valid}>${schedules.moveIt}</button></div></form>
+    <${Same} method="PATCH" path=${path} body=${body} cli=${`gateway scheduled move ${row.id} --not-before ${body.not_before}`} /><//>`;
 }
 
 // ---------------------------------------------------------------------------------------------- events

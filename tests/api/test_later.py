@@ -80,6 +80,47 @@ async def test_not_before(client: httpx.AsyncClient, upstream: FakeUpstream, for
     assert not upstream.published
 
 
+async def test_another_time(client: httpx.AsyncClient, upstream: FakeUpstream) -> None:
+    made = await client.post(PUBLISH, json={"routing_key": "orders", "payload": "x", "delay_seconds": 3600})
+    path = made.headers["location"]
+    when = datetime.now(UTC) + timedelta(hours=9)
+    for body in ({"not_before": when.isoformat()}, {"not_before": when.timestamp()}):
+        moved = await client.patch(path, json=body)
+        assert (moved.status_code, moved.json()["state"]) == (200, "scheduled")
+        assert abs(datetime.fromisoformat(moved.json()["not_before"]) - when) < timedelta(milliseconds=1)
+    assert (await client.get(path)).json() == moved.json()
+    told = (await client.get(f"/v1/messages/{made.json()['id']}")).json()
+    assert [event["kind"] for event in told["events"]] == ["scheduled"] * 3
+    assert told["story"][-1].startswith("It got another time: not before 20")
+    assert not upstream.published
+    patch = {"content-type": "application/merge-patch+json"}
+    at_once = await client.patch(path, content=b'{"delay_seconds": 0}', headers=patch)
+    assert at_once.status_code == 200
+    await ended(client, made.json()["id"])
+    assert [message.body for _, _, message in upstream.published] == [b"x"]
+    problem(await client.patch(path, json={"delay_seconds": 1}), 409, "state")
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ({}, "invalid_request"),
+        ({"not_before": "tomorrow"}, "invalid_request"),
+        ({"not_before": "2026-01-01T00:00:00"}, "invalid_value"),
+        ({"not_before": time() + YEAR + 86_400}, "invalid_value"),
+        ({"not_before": time() + 60, "delay_seconds": 60}, "invalid_value"),
+        ({"delay_seconds": -1}, "invalid_request"),
+        ({"routing_key": "other"}, "invalid_request"),
+    ],
+)
+async def test_a_wrong_change_names_itself(client: httpx.AsyncClient, body: Any, code: str) -> None:
+    made = await client.post(PUBLISH, json={"routing_key": "orders", "delay_seconds": 3600})
+    before = (await client.get(made.headers["location"])).json()
+    found = problem(await client.patch(made.headers["location"], json=body), 422, code)
+    assert found["errors"][0]["pointer"]
+    assert (await client.get(made.headers["location"])).json() == before
+
+
 @pytest.mark.parametrize(
     ("value", "code"),
     [
@@ -284,6 +325,7 @@ async def test_a_key_sees_its_own_only(gateway: Gateway, client_with_keys: Calla
         told = [problem(await caller.get(each), 404, "message_not_found")["detail"] for each in (path, nowhere)]
         assert told[0].replace(path[-36:], nowhere[-36:]) == told[1], "it is not told whether there is another's"
         problem(await caller.delete(theirs.headers["location"]), 404, "message_not_found")
+        problem(await caller.patch(theirs.headers["location"], json={"delay_seconds": 9}), 404, "message_not_found")
         listed = (await caller.get("/v1/scheduled")).json()["scheduled"]
         assert [each["id"] for each in listed] == [mine.json()["id"]]
         assert len((await caller.get("/v1/scheduled", headers=other)).json()["scheduled"]) == 2

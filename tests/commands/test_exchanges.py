@@ -121,7 +121,11 @@ def test_a_scheduled_publish_is_shown_and_cancelled(ask: Ask, gateway: str) -> N
         assert (cells[1], cells[3:]) == ("scheduled", [BROKER, "amq.default", "nowhere", "-"])
     assert json.loads(ask("scheduled", "show", id, "--json").stdout)["id"] == id
     assert ask("scheduled", "list", "--state", "refused").stdout.splitlines()[1:] == []
+    later = (datetime.now(UTC) + timedelta(hours=5)).isoformat()
+    assert line_of(ask("scheduled", "move", id, "--not-before", later), id)[2][:16] == later[:16]
+    assert ask("scheduled", "move", id).exit_code == commands.USAGE
     assert ask("scheduled", "cancel", id, "--yes").stderr == "cancelled\n"
+    assert ask("scheduled", "move", id, "--delay", "1").exit_code == commands.REFUSED
     assert id not in ask("scheduled", "list").stdout
     assert ask("scheduled", "retry", id).exit_code == commands.REFUSED
     assert ask("scheduled", "cancel", "01a20000-0000-7000-8000-000000000000").exit_code == commands.NOT_FOUND

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime, timedelta
 
 from playwright.sync_api import Locator, Page, expect
 
@@ -286,6 +287,16 @@ def test_10_schedules_a_message_and_cancels_it(open_console: Open, served: Serve
     page.locator(".result").get_by_role("link").click()
     row = page.locator("tbody tr", has_text="later")
     expect(row).to_contain_text("scheduled")
+    then = datetime.now(UTC) + timedelta(days=20)  # typed, and shown, as a time of the browser's zone
+    row.get_by_role("button", name="Change the time").click()
+    page.get_by_label("Publish it at").fill("2026-01-01T10:00:00")
+    expect(page.locator("dialog .same")).to_contain_text("gateway scheduled move")
+    page.get_by_label("Publish it at").fill("9999-01-01T10:00:00")
+    page.locator("dialog").get_by_role("button", name="Save").click()
+    expect(page.locator("dialog").get_by_role("alert")).to_contain_text("more than a year")
+    page.get_by_label("Publish it at").fill(f"{then:%Y-%m-%dT%H:%M:%S}")
+    page.locator("dialog").get_by_role("button", name="Save").click()
+    expect(row).to_contain_text(f"{then:%Y-%m-%d}")
     row.get_by_role("button", name="Cancel").click()
     page.locator("dialog").get_by_role("button", name="Cancel").last.click()
     expect(page.locator("tbody tr", has_text="later")).to_have_count(0)

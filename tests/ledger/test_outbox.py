@@ -115,6 +115,23 @@ async def test_taken_back_unless_it_is_being_sent(ledger: Ledger) -> None:
     assert await ledger.outbox.cancel(two.message_id, entry(two.message_id, EventKind.CANCELLED))
 
 
+async def test_another_time_unless_it_is_being_sent(ledger: Ledger, clock: Clock) -> None:
+    (row,) = await put(ledger, 1)
+    again = entry(row.message_id, EventKind.SCHEDULED)
+    later = NOW + 50_000_000
+    assert await ledger.outbox.reschedule(row.message_id, later, NOW, {"not_before": "then"}, again)
+    assert await kinds(ledger, row) == ["scheduled", "scheduled"]
+    assert await ledger.outbox.claim(10, RABBIT) == []
+    clock.now += 50
+    (claimed,) = await ledger.outbox.claim(10, RABBIT)
+    assert claimed.reason == {"not_before": "then"}
+    assert not await ledger.outbox.reschedule(row.message_id, later, NOW, {}, again), "it is being sent"
+    assert await ledger.outbox.settle([], [], [(row.message_id, [], {})]) == [True]
+    assert not await ledger.outbox.reschedule(row.message_id, later, NOW, {}, again), "it was refused"
+    assert not await ledger.outbox.reschedule(b"x" * 16, later, NOW, {}, again)
+    assert await kinds(ledger, row) == ["scheduled", "scheduled"]
+
+
 async def test_what_is_put_twice_is_there_once(ledger: Ledger) -> None:
     (row,) = await put(ledger, 1)
     await ledger.outbox.claim(1, RABBIT)

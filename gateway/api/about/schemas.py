@@ -168,6 +168,15 @@ class ScheduledMessage(Output, omit_defaults=False):
     """Why it is not published yet, or why the broker did not take it."""
 
 
+class Reschedule(Input):
+    """When a scheduled message is published instead. Give one of both."""
+
+    not_before: datetime | Annotated[float, Meta(ge=0)] | None = None
+    """Publish it at this time or soon after: RFC 3339 with an offset, or seconds since 1970; at most a year ahead."""
+    delay_seconds: Delay | None = None
+    """Publish it this many seconds from now; 0: at once."""
+
+
 class ScheduledMessages(Output, omit_defaults=False):
     """A page of them."""
 

@@ -250,6 +250,8 @@ def story(message: StoredMessage, events: Sequence[RecordedEvent]) -> list[str]:
 def sentence(message: StoredMessage, event: RecordedEvent) -> str:
     """What an event says."""
     detail = event.detail
+    if event.kind is EventKind.SCHEDULED and detail.get("rescheduled"):
+        return f"It got another time: not before {printable(str(detail.get('not_before', '')))}."
     version = event.version or message.version
     words = {
         "broker": f"{event.broker or message.broker}{f' ({version})' if version else ''}",

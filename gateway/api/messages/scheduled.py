@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
-from gateway.api.about.schemas import ScheduledMessage, ScheduledMessages, ScheduledQuery
-from gateway.api.http.call import Call, answer, no_content, page_headers
-from gateway.api.http.problems import printable, wrong_parameter
+from gateway.api.about.schemas import Reschedule, ScheduledMessage, ScheduledMessages, ScheduledQuery
+from gateway.api.http.call import JSON, Call, answer, invalid_value, no_content, page_headers
+from gateway.api.http.problems import ApiProblem, printable, wrong_parameter
 from gateway.api.http.routing import Route, Scope
+from gateway.api.messages.later import due_at
 from gateway.api.resources.allowed_keys import foreign_key
+from gateway.api.resources.patching import MEDIA, MERGE_PATCH
 from gateway.core.publishing.outbox import ScheduledPublish, moment
 from gateway.errors import NoSuchMessage
 from gateway.ledger import EventKind, MessageState, OutboxFilter, Promised, Timeline, id_text, parse_id
-from gateway.notation.values import text_to_json
+from gateway.notation.values import ValueProblem, text_to_json
 
 
 async def list_scheduled(call: Call) -> Response:
@@ -48,13 +50,34 @@ async def cancel_scheduled(call: Call) -> Response:
     return no_content()
 
 
-async def retry_scheduled(call: Call) -> Response:
-    """Send one again that the broker would not take."""
+async def reschedule(call: Call) -> Response:
+    """Give one another time."""
+    request = await call.json(Reschedule, (JSON, MERGE_PATCH))
     found = await _find(call)
+    if request.not_before is None and request.delay_seconds is None:
+        detail = "give not_before or delay_seconds"
+        raise ApiProblem("invalid_request", detail, errors=[("/not_before", detail)])
+    try:
+        time = due_at(request.not_before, request.delay_seconds)
+    except ValueProblem as problem:
+        raise invalid_value(problem) from None
+    _check_key(call, found)
+    await call.gateway.outbox.reschedule(found.id, time, call.principal.name)
+    return answer(_describe(await _find(call)))
+
+
+def _check_key(call: Call, found: ScheduledPublish) -> None:
+    """Raises ApiProblem: the caller may not publish with this routing key any more."""
     if (row := found.row) is not None:
         keys = call.principal.routing_keys(row.broker, row.exchange)
         if not keys.allow(row.routing_key):
             raise foreign_key(call.principal, row.broker, row.exchange, row.routing_key)
+
+
+async def retry_scheduled(call: Call) -> Response:
+    """Send one again that the broker would not take."""
+    found = await _find(call)
+    _check_key(call, found)
     await call.gateway.outbox.retry(found.id)
     return answer(_describe(await _find(call)))
 
@@ -151,6 +174,18 @@ ROUTES = (
         "DELETE", _PATH, "cancel_scheduled", "Cancel a scheduled message", cancel_scheduled,
         Scope.PUBLISHER, {204: ("Canceled: it is not published.", None)}, codes=(*_CODES, "state"),
         description="409 `state` where it is on its way to the broker, or there. A repeat is 204, too.", tag="publish",
+    ),
+    Route(
+        "PATCH", _PATH, "reschedule", "Give a scheduled message another time", reschedule,
+        Scope.PUBLISHER, {200: ("The message, with its new time.", ScheduledMessage)}, body=Reschedule, media=MEDIA,
+        codes=(
+            *_CODES, "state", "malformed_json", "invalid_request", "invalid_value", "unsupported_media_type",
+        ),
+        description=(
+            "409 `state` where it is on its way to the broker, there, or refused. A time that has passed publishes it "
+            "at once."
+        ),
+        tag="publish",
     ),
     Route(
         "POST", f"{_PATH}:retry", "retry_scheduled", "Retry a scheduled message that the broker refused",

@@ -372,6 +372,25 @@ class Outbox:
                 return
         raise StateError("only what the broker would not take is sent again, and this is not kept for that")
 
+    async def reschedule(self, message_id: bytes, not_before: int, client: str) -> None:
+        """Give one another time, in microseconds since 1970.
+
+        Raises:
+            NoSuchMessage: it was never put here.
+            StateError: it is on its way, has its outcome, or was refused.
+        """
+        row = (await self.get(message_id)).row
+        if row is not None and not row.dead:
+            now, time = clock.now_ns() // 1000, moment(not_before)
+            detail = {"rescheduled": True, "not_before": time, "client": printable(client)}  # read in this order
+            entry = LogEntry(message_id, EventKind.SCHEDULED, now, row.broker, "", detail)
+            reason = {**{name: value for name, value in row.reason.items() if name != "text"}, "not_before": time}
+            if await self._ledger.outbox.reschedule(message_id, not_before + CLOCK, now, reason, entry):
+                if not_before <= now:
+                    self._look_for(row.broker)
+                return
+        raise StateError("it is on its way to the broker, has its outcome, or was refused: retry what was refused")
+
     def _told(self, broker: str, messages: Sequence[Publication]) -> None:
         if not messages:
             return

@@ -7,7 +7,7 @@ and are handed out again with a higher ``attempt``, to be marked as possible dup
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 import sqlalchemy as sa
@@ -101,6 +101,13 @@ class OutboxRows:
             .returning(outbox.c.message_id)
         )
 
+        self._reschedule = (
+            sa.update(outbox)
+            .where(this, outbox.c.due_at != NEVER, ~_HELD)
+            .values(due_at=sa.bindparam("due", type_=sa.BigInteger), reason=sa.bindparam("why", type_=sa.LargeBinary))
+            .returning(outbox.c.message_id)
+        )
+
     def put(self, connection: sa.Connection, calls: Sequence[Put], now: int, there: int) -> None:
         """Promise. Clocks as in :meth:`gateway.ledger.pending.delivery_rows.DeliveryRows.store`."""
         batch = RowBatch()
@@ -172,6 +179,11 @@ class OutboxRows:
     def revive(self, connection: sa.Connection, message_id: bytes) -> bool:
         """Make what was refused for good due at once; whether there was such a row."""
         return connection.execute(self._revive, {"this": message_id}).first() is not None
+
+    def reschedule(self, connection: sa.Connection, message_id: bytes, due_at: int, reason: Mapping[str, Any]) -> bool:
+        """Give what nobody is about to send another time; whether there was such a row."""
+        values = {"this": message_id, "due": due_at, "why": document(reason)}
+        return connection.execute(self._reschedule, values).first() is not None
 
 
 class OutboxAccess(Protocol):
@@ -277,6 +289,31 @@ class OutboxStore:
             return True
 
         found: bool = await self._ledger.task(revive)
+        return found
+
+    async def reschedule(
+        self, message_id: bytes, due_at: int, now: int, reason: Mapping[str, Any], entry: LogEntry
+    ) -> bool:
+        """Give a publish another time, unless a process that lives is about to send it, or it is kept for a retry.
+
+        Args:
+            due_at: on this process's clock, in microseconds since 1970.
+            now: that clock.
+            reason: in place of the one that the row has.
+            entry: written with the change.
+
+        Returns:
+            False: there is no such publish, or it is too late.
+        """
+
+        def reschedule(connection: sa.Connection, lease: ShardLease) -> bool:
+            there = self._shards.now if self._clock is None else self._clock()
+            if not self._rows.reschedule(connection, message_id, when(due_at, now, now, there), reason):
+                return False
+            self._append(connection, lease, [entry])
+            return True
+
+        found: bool = await self._ledger.task(reschedule)
         return found
 
     async def get(self, message_id: bytes) -> Promised | None:

@@ -63,6 +63,8 @@ KEYS: Final = ("kind", "broker", "source_broker", "exchange", "key", "told")
 """What decides, beside the hour, which accounts an event moves."""
 REF: Final = "shiftleft(CAST(shard AS BIGINT), 48) + sequence"
 """Names an event in one number."""
+_RESCHEDULED: Final = "kind = 'scheduled' AND locate('\"rescheduled\":', detail) > 0"
+"""An event of a publish that got another time: it was to be published before."""
 _WHOLE: Final = ("forwarded", "dead_lettered")
 """Kinds of which the detail says where the message went."""
 
@@ -138,7 +140,8 @@ def read(rows: DataFrame, estate: Estate) -> DataFrame:
         for role, side in ((Role.ENDS, OUT), (Role.LEAVES, LEFT))
     ) + " ELSE 0 END"  # fmt: skip
     pub = (
-        f"CASE WHEN holder = '{REPLAY}' THEN 0 WHEN kind IN ({listed(kinds(publish=Role.OPENS))}) THEN {IN}"
+        f"CASE WHEN holder = '{REPLAY}' OR ({_RESCHEDULED}) THEN 0"
+        f" WHEN kind IN ({listed(kinds(publish=Role.OPENS))}) THEN {IN}"
         f" WHEN kind IN ({listed(kinds(publish=Role.ENDS))}) THEN {OUT}"
         f" WHEN kind IN ({listed(kinds(publish=Role.DOUBTS))}) THEN {DOUBT} ELSE 0 END"
     )

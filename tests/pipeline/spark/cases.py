@@ -107,6 +107,13 @@ CASES: dict[str, tuple[list[tuple[Any, ...]], Estate, set[tuple[str, str, str]]]
     "later, tried again, and nobody holds it": (
         [("m", "scheduled", {}, 0), ("m", "not_sent", {}, 1), ("m", "scheduled", {"retry": True}, 2)], ESTATE,
         {("lost", "publish shop/", "m")}),
+    "later, with another time, and published": (
+        [("m", "scheduled", {"not_before": "2027-01-14T08:00:00Z"}, 0),
+         ("m", "scheduled", {"rescheduled": True, "not_before": "2027-01-14T10:00:00Z"}, 1),
+         ("m", "confirmed", {}, 10_000), ("m", "acknowledged", MINE, 10_001)], ESTATE, set()),
+    "later, with another time, and nobody holds it": (
+        [("m", "scheduled", {}, 0), ("m", "scheduled", {"rescheduled": True, "not_before": "2027-01-14T10:00:00Z"}, 1)],
+        ESTATE, {("lost", "publish shop/", "m")}),
     "later, taken back": ([("m", "scheduled", {}, 0), ("m", "cancelled", {}, 1)], ESTATE, set()),
     "later, and not due": ([("m", "scheduled", {"not_before": "2027-02-01T10:00:00Z"}, 0)], ESTATE, set()),
     "what lies in a queue": ([*published("m")], replace(ESTATE, held={"shop/q": 1}), set()),
