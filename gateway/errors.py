@@ -29,6 +29,7 @@
     ├── LimitExceeded             over a documented limit (names it)
     ├── LedgerUnavailable         the ledger is locked, full or away; nothing was promised
     │   ├── LedgerFull            its disk is full, but for what is reserved
+    │   ├── LedgerDamaged         something in it is not what was written
     │   └── NotRecorded           the broker answered, but the ledger could not record it
     ├── EntriesRefused            the ledger cannot hold some of the entries; the others are written
     ├── ReloadRefused             the new configuration is not taken
@@ -324,6 +325,13 @@ class LedgerFull(LedgerUnavailable):
     """The ledger's disk is full but for its reserve, or full; nothing was promised."""
 
     code = "ledger_full"
+
+
+class LedgerDamaged(LedgerUnavailable):
+    """Something in the ledger is not what was written there: its disk, or somebody, has changed it."""
+
+    code = "ledger_damaged"
+    retryable = False
 
 
 class NotRecorded(LedgerUnavailable):

@@ -40,6 +40,7 @@ EXIT_OF_ERROR: Mapping[type[errors.GatewayError], int] = {
     errors.AuthenticationFailed: REFUSED,
     errors.CertificateRefused: REFUSED,
     errors.BrokerUnavailable: UNREACHABLE,
+    errors.LedgerDamaged: DAMAGED,
     errors.LedgerUnavailable: UNREACHABLE,
     errors.BudgetExceeded: UNREACHABLE,
     errors.Overloaded: UNREACHABLE,

@@ -349,6 +349,7 @@ ADVICE: Final = {
         ("rate_limited", "overloaded", "idempotency_key_running", "peer_unavailable"), "Wait a moment, and repeat."
     ),
     "ledger_unavailable": "Look at the ledger: gateway doctor",
+    "ledger_damaged": "See what is damaged: gateway doctor --only ledger",
     "ledger_full": "Look at the disk of the ledger: gateway doctor",
 }
 """Code of a problem -> what to do about it here, in place of what it says to those who speak HTTP."""

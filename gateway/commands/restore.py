@@ -96,6 +96,7 @@ def _restore(settings: Config, database: Database, path: Path, file: Path, repla
     from gateway.durable import flush
     from gateway.errors import BackupRefused
     from gateway.ledger.backups import beside, check_version, read_info, unpack
+    from gateway.ledger.db.commit_count import forget_commits
     from gateway.ledger.db.engine import Database
     from gateway.ledger.restoring import adopt
 
@@ -130,6 +131,7 @@ def _restore(settings: Config, database: Database, path: Path, file: Path, repla
         aside = _set_aside(path, now) if is_used else None
         if head is not None:
             kept.replace(kept.with_name(f"{kept.name}.{_stamp(now)}"))
+        forget_commits(path)
         staged.replace(path)
         flush(path.parent)
         if head is not None:

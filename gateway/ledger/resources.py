@@ -13,7 +13,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from gateway.errors import EtagMismatch
+from gateway.errors import EtagMismatch, LedgerDamaged
 from gateway.ledger.db.encoding import document, octets, parse, text
 from gateway.ledger.db.models import resources
 from gateway.ledger.db.shards import INSERT
@@ -109,4 +109,8 @@ def _check(kind: str, name: str, found: Any, if_match: str | None) -> None:
 
 
 def _resource(row: Any) -> ResourceRecord:
-    return ResourceRecord(row.kind, text(row.name), parse(row.spec), row.etag, row.created_at, row.updated_at)
+    """A row. Raises LedgerDamaged: it is not what was written."""
+    name, spec = text(row.name), parse(row.spec)
+    if etag_of(spec) != row.etag:
+        raise LedgerDamaged(f"{row.kind} {name!r} in the ledger is damaged: it is not what was written. Put it again")
+    return ResourceRecord(row.kind, name, spec, row.etag, row.created_at, row.updated_at)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sqlite3
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from types import MappingProxyType
 from typing import IO, Any, Concatenate, Final, ParamSpec, TypeVar
 
@@ -23,8 +25,10 @@ from gateway.ledger import resources
 from gateway.ledger.access.api_keys import ApiKeys
 from gateway.ledger.access.audit import Audit
 from gateway.ledger.db import schema
+from gateway.ledger.db.commit_count import CommitCount, check_commits
 from gateway.ledger.db.disk import Disk
 from gateway.ledger.db.engine import READERS, Database, unavailable
+from gateway.ledger.db.files import check_files
 from gateway.ledger.db.ids import DAY_MS
 from gateway.ledger.db.shards import ShardLease, Shards
 from gateway.ledger.events import reads, searches, windows
@@ -108,9 +112,11 @@ class Ledger:
         Raises:
             ConfigurationError: the URL is wrong.
             LedgerUnavailable: the database is away, or the SQLite file is in use by another process.
+            LedgerDamaged: a file of SQLite is not what was written.
         """
         database = Database(url)
         with database.locked():
+            _check(database)
             schema.migrate(database)
 
     @classmethod
@@ -140,6 +146,7 @@ class Ledger:
             ConfigurationError: the URL is wrong, or the schema is older than this release (run
                 ``gateway migrate``) or newer by more than one revision.
             LedgerUnavailable: the database is away, or the SQLite file is in use by another process.
+            LedgerDamaged: a file of SQLite is not what was written.
         """
         database = Database(url)
         loop = asyncio.get_running_loop()
@@ -211,6 +218,7 @@ class Ledger:
         self.promises = Promises(self, database)
         """Whether all that was promised is accounted for."""
         self._readers = database.readers()
+        self._commits = CommitCount(database.path) if database.path is not None else None
         self._pool = threads.pool(READERS, "ledger-reader")
         self._partitioned_day = 0
         self.disk = Disk(database.path, settings.disk_reserve)
@@ -250,6 +258,9 @@ class Ledger:
         await self._writer.close()
         await threads.run(self._pool.shutdown)
         self._readers.dispose()
+        if self._commits is not None:
+            self._commits.close()
+            self._commits = None
         _unlock(self._lock)
         self._lock = None
 
@@ -581,7 +592,10 @@ class Ledger:
 
         return await threads.submit(self._pool, run)
 
-    def _committed(self, seconds: float) -> None:
+    def _committed(self, seconds: float, lease: ShardLease, commits: int | None) -> None:
+        if self._commits is not None and commits is not None:
+            with suppress(OSError):  # a full disk: the file says less, and the commit stands
+                self._commits.write(lease.shard, commits)
         if self.on_commit is not None:
             self.on_commit(seconds)
 
@@ -661,6 +675,7 @@ def _prepare(database: Database, migrate: bool) -> IO[bytes] | None:
     """Lock the file, bring the schema up to date if that is asked for, and check it."""
     lock = database.lock()
     try:
+        _check(database)
         if migrate:
             schema.migrate(database)
         engine = database.readers()
@@ -675,6 +690,24 @@ def _prepare(database: Database, migrate: bool) -> IO[bytes] | None:
         _unlock(lock)
         raise
     return lock
+
+
+def _check(database: Database) -> None:
+    """Look at the files of SQLite before anything is written to them.
+
+    Raises:
+        LedgerDamaged: they are not what was written, or commits are gone.
+        LedgerUnavailable: they cannot be read.
+    """
+    if database.path is None:
+        return
+    try:
+        check_files(database.path)
+        check_commits(database.path)
+    except OSError as error:
+        raise LedgerUnavailable(f"the ledger {database.path} cannot be read: {error.strerror}") from None
+    except sqlite3.Error as error:
+        raise unavailable(error) from None
 
 
 def _unlock(lock: IO[bytes] | None) -> None:

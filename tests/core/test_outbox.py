@@ -360,7 +360,7 @@ async def test_damaged_octets_are_kept_and_cost_nobody_else(gateway: Gateway, up
     hasten(gateway)
     await settled(gateway, [good])
     row = await row_of(gateway, bad, lambda row: row.dead)
-    assert row.reason["text"].startswith("not an envelope")
+    assert row.reason["text"] == "the message in the ledger is damaged: it is not what was written"
     assert bodies(upstream) == [b"good"]
 
 

@@ -20,6 +20,7 @@ from typing import Final
 
 from tests.powerloss.found import Found
 from tests.powerloss.losses import lose
+from tests.powerloss.rot import rot
 
 POINTS: Final = 500
 """Points of a run."""
@@ -27,6 +28,7 @@ OPERATIONS: Final = 360
 """Operations of a run."""
 PARTS: Final[dict[str, Callable[[int, int], Found]]] = {
     "losses": lambda seed, points: lose(seed, OPERATIONS, points),
+    "rot": rot,
 }
 
 

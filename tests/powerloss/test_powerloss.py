@@ -9,6 +9,7 @@ import pytest
 from tests.powerloss.disk import KINDS, Disk
 from tests.powerloss.losses import lose
 from tests.powerloss.recording import Step
+from tests.powerloss.rot import rot
 from tests.powerloss.work import DEFECTS
 
 
@@ -23,6 +24,21 @@ def test_what_is_not_synced_is_found(defect: str) -> None:
     """The test of the test: with this defect planted, something acknowledged is lost."""
     found = lose(seed=2, operations=30, points=25, defect=defect)
     assert any(" must be one of " in problem for problem in found.problems)
+
+
+def test_rot_is_not_served() -> None:
+    found = rot(seed=1, points=40)
+    assert found.points.total() == 40
+    assert found.problems == []
+
+
+def test_rot_that_is_not_looked_for_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test of the test: without the checks, messages that a disk has changed are sent."""
+    monkeypatch.setattr("gateway.ledger.pending.outbox.is_sound", lambda *_: True)
+    monkeypatch.setattr("gateway.ledger.pending.delivery_reads.sound", lambda payload, _: payload)
+    monkeypatch.setattr("gateway.ledger.store._check", lambda _: None)
+    found = rot(seed=2, points=25)
+    assert any("served as truth" in problem for problem in found.problems)
 
 
 def test_only_what_was_synced_is_certain() -> None:

@@ -177,6 +177,9 @@ PROBLEMS: Mapping[str, ProblemType] = {
         503, "Sent, but not in the ledger", "The message may be safe; repeat with the same Idempotency-Key."
     ),
     "ledger_unavailable": ProblemType(503, "The ledger cannot be written", "Nothing was promised; repeat later."),
+    "ledger_damaged": ProblemType(
+        500, "Something in the ledger is damaged", "See detail. The operator must restore it from a backup."
+    ),
     "ledger_full": ProblemType(
         507, "The disk of the ledger is full", "Nothing was promised; repeat later. The operator must make room."
     ),

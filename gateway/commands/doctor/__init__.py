@@ -50,6 +50,7 @@ INDENT = " " * 6
 @click.option("--pipeline", is_flag=True, help="Look at what the jobs on Spark need, too: Java, packages, storage.")
 @click.option("--timeout", type=click.FloatRange(0.1, 60), default=5.0, show_default=True, metavar="SECONDS",
               help="How long each step over the network may take.")  # fmt: skip
+@click.option("--deep", is_flag=True, help="Read all of a ledger on SQLite, and compare it with its checksums.")
 @click.option("--strict", is_flag=True, help="A warning, too, ends with a status that is not 0.")
 @click.option("--quiet", is_flag=True, help="Leave out what is well.")
 @output_options
@@ -62,6 +63,7 @@ def doctor(
     areas: tuple[str, ...],
     pipeline: bool,
     timeout: float,
+    deep: bool,
     strict: bool,
     quiet: bool,
     as_json: bool,
@@ -76,13 +78,14 @@ def doctor(
     Examples:
       gateway doctor --config gateway.toml
       gateway doctor --config gateway.toml --only brokers --quiet
+      gateway doctor --only ledger --deep
       gateway doctor --json
     """
     chosen = frozenset(areas) or frozenset(AREAS) - {"pipeline"}
     if pipeline:
         chosen |= {"pipeline"}
     with _silence():
-        report = asyncio.run(examine(config, {"data_dir": data_dir, "role": role}, chosen, timeout))
+        report = asyncio.run(examine(config, {"data_dir": data_dir, "role": role}, chosen, timeout, deep=deep))
     if as_json:
         from gateway.terminal import print_json
 
@@ -103,8 +106,10 @@ def _silence() -> Iterator[None]:
         logger.disabled = before
 
 
-async def examine(path: str | None, overrides: dict[str, Any], areas: frozenset[str], within: float) -> Report:
-    """Look at all that is asked for. The configuration is always read."""
+async def examine(
+    path: str | None, overrides: dict[str, Any], areas: frozenset[str], within: float, *, deep: bool = False
+) -> Report:
+    """Look at all that is asked for. The configuration is always read. ``deep``: all of the ledger, too."""
     from gateway.commands.doctor import settings
     from gateway.commands.doctor.findings import Report
 
@@ -122,13 +127,15 @@ async def examine(path: str | None, overrides: dict[str, Any], areas: frozenset[
     report.hide(settings.secrets_of(config), public=settings.users_of(config))
     if "config" in areas or first.exit():
         report.take(first)
-    await _examine(report, config, areas, within, development=development)
+    await _examine(report, config, areas, within, development=development, deep=deep)
     if "pipeline" in areas:
         await threads.run(_pipeline, report, path, overrides)
     return report
 
 
-async def _examine(report: Report, config: Config, areas: frozenset[str], within: float, *, development: bool) -> None:
+async def _examine(
+    report: Report, config: Config, areas: frozenset[str], within: float, *, development: bool, deep: bool
+) -> None:
     """Area by area; an internal error in one of them hides nothing of the others."""
     from gateway.commands.doctor import access, brokers, budgets, files, ledger, listeners, outbound
 
@@ -141,7 +148,7 @@ async def _examine(report: Report, config: Config, areas: frozenset[str], within
         "access": callers,
         "files": lambda: threads.run(files.examine, report, config),
         "listeners": lambda: threads.run(listeners.examine, report, config),
-        "ledger": lambda: ledger.examine(report, config, within),
+        "ledger": lambda: ledger.examine(report, config, within, deep=deep),
         "brokers": lambda: brokers.examine(report, config, within),
         "outbound": lambda: outbound.examine(report, config, within, development=development),
     }

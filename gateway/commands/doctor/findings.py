@@ -68,6 +68,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "ledger.reach": Check("the database answers and lets us in", UNREACHABLE),
     "ledger.schema": Check("its tables are those of this release", DAMAGED),
     "ledger.write": Check("it can be written: rights, read-only servers, filesystem", REFUSED),
+    "ledger.content": Check("with `--deep`: every row of a ledger on SQLite is what was written", DAMAGED),
     "ledger.clock": Check("its clock and this machine's agree", FAILED),
     "ledger.processes": Check("which gateways work on it, and whether one more can", FAILED),
     "ledger.partitions": Check("there are partitions for today and tomorrow, and we may make more", REFUSED),

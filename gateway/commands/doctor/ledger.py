@@ -26,6 +26,7 @@ from gateway.config import Config, broker_names
 from gateway.core.broker_documents import BROKER_RESOURCE
 from gateway.errors import ConfigurationError
 from gateway.exits import DAMAGED, USAGE
+from gateway.ledger.checking import check
 from gateway.ledger.db.engine import NETWORK_FILESYSTEMS, Database, filesystem_of
 from gateway.ledger.db.ids import DAY_MS
 from gateway.ledger.db.models import PARTITIONED, metadata
@@ -83,8 +84,8 @@ TEXTS: Final = (
 """Of a connection that failed libpq has no SQLSTATE, but the server's words."""
 
 
-async def examine(report: Report, config: Config, within: float) -> None:
-    """All of it."""
+async def examine(report: Report, config: Config, within: float, *, deep: bool = False) -> None:
+    """All of it. ``deep``: read every row of a ledger on SQLite, too."""
     try:
         database = database_of(config)
     except ConfigurationError as error:
@@ -93,6 +94,8 @@ async def examine(report: Report, config: Config, within: float) -> None:
         return
     if database.path is not None:
         await threads.run(_sqlite, report, config, database.path)
+        if deep and database.path.exists():
+            await threads.run(_content, report, database.path)
     else:
         await _postgresql(report, config, database, within)
 
@@ -280,6 +283,17 @@ def _sqlite(report: Report, config: Config, path: Path) -> None:
     _sealed(report, config, (bytes(spec) for (spec,) in specs))
     _stored_scopes(report, _brokers(config, found), keys)
     _stored_resources(report, config, found, tried)
+
+
+def _content(report: Report, path: Path) -> None:
+    found = check(path, is_open=bool(holder_of(path)))
+    for what in found:
+        report.fail(
+            "ledger.content", f"SQLite {path}", what, why="The disk, or somebody, has changed it.",
+            do="Stop the gateway, look at the disk, and restore a backup.",
+        )  # fmt: skip
+    if not found:
+        report.ok("ledger.content", f"SQLite {path}", "every row that has a checksum is what was written")
 
 
 def _open(path: Path) -> sqlite3.Connection:

@@ -36,6 +36,10 @@ DAMAGED = (msgspec.DecodeError, ValueError, TypeError, KeyError, AttributeError)
 """What comes of octets that are damaged."""
 
 
+NOT_AS_WRITTEN = "the message in the ledger is damaged: it is not what was written"
+"""Why an empty envelope is refused: the ledger gives one in place of a payload that does not have its checksum."""
+
+
 def encode(message: Message, mandatory: bool) -> bytes:
     """The envelope of a message."""
     parts = [message.body, pack(message.properties), mandatory]
@@ -68,6 +72,8 @@ def _in_order(value: Any) -> Any:
 
 def decode(octets: bytes) -> tuple[Message, bool]:
     """The message of an envelope, and whether it was mandatory. Raises :class:`EnvelopeError`."""
+    if not octets:
+        raise EnvelopeError(NOT_AS_WRITTEN)
     try:
         body, packed, mandatory, *relayed = msgspec.msgpack.decode(octets)
         if not relayed:

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 import msgspec
 
 from gateway.amqp.message import Message, Properties, RawProperties
-from gateway.core.publishing.envelopes import DAMAGED, EnvelopeError, pack, unpack
+from gateway.core.publishing.envelopes import DAMAGED, NOT_AS_WRITTEN, EnvelopeError, pack, unpack
 from gateway.errors import FrameSyntaxError
 
 DECODED: Final = 1
@@ -80,6 +80,8 @@ def envelope(delivery: Arrived, *, redelivered: bool | None = None, resent: bool
 
 def open_envelope(payload: bytes) -> Stored:
     """What :func:`envelope` kept. Raises :class:`~gateway.core.publishing.envelopes.EnvelopeError`."""
+    if not payload:
+        raise EnvelopeError(NOT_AS_WRITTEN)
     try:
         form, body, properties, exchange, routing_key, redelivered, resent = _decode(payload)
         if form == DECODED:

@@ -8,6 +8,8 @@ from typing import Any
 
 import msgspec
 
+from gateway.errors import LedgerDamaged
+
 TEXT_MAX = 200
 """Longest text of a header that is kept, in characters."""
 _encode = msgspec.json.Encoder().encode
@@ -53,6 +55,13 @@ def header_texts(headers: Mapping[str, Any], names: Sequence[str]) -> dict[str, 
 
 
 def parse(octets: bytes) -> dict[str, Any]:
-    """The reverse of :func:`document`."""
-    found: dict[str, Any] = json.loads(octets) if octets else {}
+    """The reverse of :func:`document`. Raises LedgerDamaged: that did not write it."""
+    if not octets:
+        return {}
+    try:
+        found = json.loads(octets)
+    except ValueError as error:
+        raise LedgerDamaged(f"a document in the ledger is damaged: {error}") from None
+    if not isinstance(found, dict):
+        raise LedgerDamaged("a document in the ledger is damaged: it is no object")
     return found

@@ -22,7 +22,7 @@ from sqlalchemy import exc
 from sqlalchemy.pool import NullPool
 
 from gateway.durable import make_folder
-from gateway.errors import ConfigurationError, LedgerFull, LedgerUnavailable
+from gateway.errors import ConfigurationError, LedgerDamaged, LedgerFull, LedgerUnavailable
 
 Row = tuple[Any, ...]
 BUSY_TIMEOUT = 5.0
@@ -232,6 +232,8 @@ def unavailable(error: BaseException) -> LedgerUnavailable:
     """The text for callers about a database error."""
     original = getattr(error, "orig", None) or error
     text = str(original).strip().splitlines() or [type(original).__name__]
+    if getattr(original, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return LedgerDamaged(f"the ledger is damaged: {text[0]}. Stop the gateway, and restore a backup")
     is_full = (
         getattr(original, "sqlstate", None) == DISK_FULL
         or getattr(original, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL

@@ -81,6 +81,11 @@ def _text(name: str, *, key: bool = False) -> sa.Column[str]:
     return sa.Column(name, Text, nullable=False, primary_key=key)
 
 
+def _checksum() -> sa.Column[int]:
+    """See :mod:`gateway.ledger.db.checksums`."""
+    return sa.Column("checksum", Integer, nullable=False, server_default="0")
+
+
 def _where(condition: str) -> dict[str, Any]:
     """The options of an index over some rows only."""
     return {f"{dialect}_where": sa.text(condition) for dialect in ("sqlite", "postgresql")}
@@ -226,10 +231,11 @@ keys = _table(
     _octets("answer_headers"),
     _octets("answer_body"),
     _integer("expires_at"),
+    _checksum(),
     sa.Index(None, "expires_at"),
 )
 """Idempotency-Keys. ``id`` is a digest of client and key. ``status``: ``running`` (held by ``shard`` and
-``fence``), ``unknown`` (held by nobody) or ``done`` (with the answer)."""
+``fence``), ``unknown`` (held by nobody) or ``done`` (with the answer). ``checksum`` is that of the answer."""
 
 obligations = _table(
     "obligations",
@@ -245,12 +251,14 @@ obligations = _table(
     _text("status"),
     _integer("shard"),
     _integer("fence"),
+    _checksum(),
     sa.Index(None, "key_id"),
     sa.Index(None, "shard", "fence"),
     sa.CheckConstraint("length(message_id) = 16", name="message_id_16"),
 )
 """Pending entries: publishes without an outcome. ``key_id`` empty: nothing to send again, only to be told about.
-``status``: ``pending``, held by ``shard`` and ``fence``; or ``parked``, until its key is repeated or forgotten."""
+``status``: ``pending``, held by ``shard`` and ``fence``; or ``parked``, until its key is repeated or forgotten.
+``checksum``: of what is to be sent."""
 
 resources = _table(
     "resources",
@@ -401,11 +409,12 @@ outbox = _table(
     _octets("reason"),
     _integer("shard"),
     _integer("fence"),
+    _checksum(),
     sa.Index(None, "due_at"),
     sa.CheckConstraint("length(message_id) = 16", name="message_id_16"),
 )
 """Pending publishes: taken over HTTP, to be sent at ``due_at``, on the database's clock. A row is held by
-``shard`` and ``fence`` while they live; -1: by nobody."""
+``shard`` and ``fence`` while they live; -1: by nobody. ``checksum``: of what is to be sent."""
 
 api_keys = _table(
     "api_keys",

@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 
 from gateway.errors import ConfigurationError
+from gateway.ledger.db.commit_count import forget_commits
 from gateway.ledger.db.engine import Database, unavailable
 from gateway.ledger.db.ids import DAY_MS, first_id
 from gateway.ledger.db.models import PARTITIONED, UInt64, metadata
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from alembic.config import Config as AlembicConfig
     from alembic.runtime.migration import MigrationContext
 
-HEAD = 9
+HEAD = 10
 """The number of the revision that this code is written for."""
 DAYS_AHEAD = 7
 """For how many days after today there are partitions."""
@@ -91,6 +92,8 @@ def migrate(database: Database, revision: str = "head") -> None:
                 connection.commit()
             if revision != "head" or current(connection) < HEAD:
                 _run(connection, revision)
+                if database.path is not None and not current(connection):
+                    forget_commits(database.path)  # all of it is gone, as was asked for
             if revision == "head":
                 check(connection)  # one that is newer is as it should be, or cannot be helped by this release
             if current(connection) >= HEAD:

@@ -16,6 +16,7 @@ from gateway.ledger.db.batch import RowBatch, select_rows
 from gateway.ledger.db.ids import first_id
 from gateway.ledger.db.models import bodies, messages
 from gateway.ledger.events import searches
+from gateway.ledger.pending.bodies import sound
 from gateway.ledger.writing.records import MessageFilter, StoredMessage
 from gateway.ledger.writing.states import RULES, EventKind
 
@@ -103,8 +104,9 @@ def by_id(connection: sa.Connection, ids: Sequence[bytes]) -> dict[bytes, Stored
 def payloads(connection: sa.Connection, ids: Sequence[bytes]) -> dict[bytes, bytes]:
     """See :meth:`Scans.payloads`. Of several that say that they are one message, any of them."""
     named, _ = select_rows(connection.dialect.name, (bodies.c.message_id,))
-    query = sa.select(bodies.c.message_id, bodies.c.payload).where(bodies.c.message_id.in_(named))
-    return {row.message_id: row.payload for row in connection.execute(query, _batch(ids).parameters())}
+    query = sa.select(bodies.c.message_id, bodies.c.payload, bodies.c.digest).where(bodies.c.message_id.in_(named))
+    found = connection.execute(query, _batch(ids).parameters())
+    return {row.message_id: sound(row.payload, row.digest) for row in found}
 
 
 def with_payload(connection: sa.Connection, ids: Sequence[bytes]) -> set[bytes]:

@@ -20,6 +20,7 @@ import sqlalchemy as sa
 
 from gateway.config import RetentionSettings
 from gateway.ledger.db.batch import RowBatch, select_rows
+from gateway.ledger.db.checksums import DAMAGED
 from gateway.ledger.db.engine import Database
 from gateway.ledger.db.ids import DAY_MS
 from gateway.ledger.db.models import bodies
@@ -190,9 +191,9 @@ class Bodies:
         self._clear.run(connection, keys(left).parameters(now=now))
 
     def payloads(self, connection: sa.Connection, wanted: Iterable[Key]) -> dict[Key, bytes]:
-        """The payloads of these."""
+        """The payloads of these; of one that is not what was written :data:`DAMAGED`."""
         found = self._payloads.run(connection, keys(wanted).parameters())
-        return {(message_id, digest): payload for message_id, digest, payload in found}
+        return {(message_id, digest): sound(payload, digest) for message_id, digest, payload in found}
 
     def forget_expired(self, connection: sa.Connection, now: int) -> int:
         """Forget that payloads are kept whose time is over, at most :data:`CHUNK`, and delete those that nobody is
@@ -227,6 +228,11 @@ def keys(wanted: Iterable[Key]) -> RowBatch:
 def digest_of(payload: bytes) -> bytes:
     """What tells payloads of one message id apart."""
     return hashlib.sha256(payload).digest()[:DIGEST]
+
+
+def sound(payload: bytes, digest: bytes) -> bytes:
+    """A payload of the ledger; :data:`DAMAGED` where it is not what was written."""
+    return payload if digest_of(payload) == digest else DAMAGED
 
 
 def _until(retention: RetentionSettings, now: int) -> int:

@@ -12,6 +12,7 @@ from gateway.ledger.db.encoding import octets, text
 from gateway.ledger.db.engine import Database
 from gateway.ledger.db.ids import first_id
 from gateway.ledger.db.models import bodies, deliveries
+from gateway.ledger.pending.bodies import sound
 from gateway.ledger.pending.delivery_rows import COLUMNS, OPEN, delivery
 from gateway.ledger.pending.owed import BacklogCounts, BacklogEntry, BacklogStatus, DeadGroup, DeliveryFilter
 from gateway.ledger.writing.dividing import place_of
@@ -206,9 +207,9 @@ def newest(connection: sa.Connection, subscription: str) -> bytes | None:
 
 def body(connection: sa.Connection, message_id: bytes) -> bytes | None:
     """A payload of a message; where several say that they are it, any of them."""
-    query = sa.select(bodies.c.payload).where(bodies.c.message_id == message_id).limit(1)
-    found: bytes | None = connection.execute(query).scalar()
-    return found
+    query = sa.select(bodies.c.payload, bodies.c.digest).where(bodies.c.message_id == message_id).limit(1)
+    found = connection.execute(query).one_or_none()
+    return None if found is None else sound(*found)
 
 
 def _conditions(where: DeliveryFilter) -> list[sa.ColumnElement[bool]]:
@@ -234,9 +235,14 @@ def _conditions(where: DeliveryFilter) -> list[sa.ColumnElement[bool]]:
     return conditions
 
 
+_DIGEST: Final = COLUMNS.index(deliveries.c.digest)
+
+
 def _of(row: Any) -> BacklogEntry:
     values = tuple(row)
     payload = values[len(COLUMNS) + 1] if len(values) > len(COLUMNS) + 1 else None
+    if payload is not None:
+        payload = sound(payload, values[_DIGEST])
     return delivery(values[: len(COLUMNS)], values[len(COLUMNS)], payload)
 
 

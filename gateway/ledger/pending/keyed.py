@@ -76,6 +76,8 @@ class KeyedOutbox:
                 _, deferred = self._keys.claim(connection, lease, [claim], now)
                 if not deferred:
                     break
+            if claim.error is not None:
+                raise claim.error
             found: KeyClaim = claim.result
             if isinstance(found, Unknown):  # rolls back: the key is not ours
                 raise KeyRunning("an earlier request with this Idempotency-Key has no outcome yet")

@@ -16,7 +16,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from gateway.errors import LedgerDamaged
 from gateway.ledger.db.batch import RowBatch, select_rows
+from gateway.ledger.db.checksums import DAMAGED, checksum, is_sound
 from gateway.ledger.db.encoding import document, octets, parse, text
 from gateway.ledger.db.engine import Database
 from gateway.ledger.db.models import keys, obligations
@@ -93,7 +95,8 @@ class KeyStatements:
             .with_for_update(of=keys)
         )
         held = (keys.c.shard == _SHARD) & (keys.c.fence == _FENCE) & (keys.c.status == RUNNING)
-        answers, _ = select_rows(dialect, (keys.c.id, keys.c.answer_status, keys.c.answer_headers, keys.c.answer_body))
+        answered = (keys.c.id, keys.c.answer_status, keys.c.answer_headers, keys.c.answer_body, keys.c.checksum)
+        answers, _ = select_rows(dialect, answered)
         answer = answers.subquery("answer")
         self._done = (
             sa.update(keys)
@@ -103,6 +106,7 @@ class KeyStatements:
                 answer_status=answer.c.answer_status,
                 answer_headers=answer.c.answer_headers,
                 answer_body=answer.c.answer_body,
+                checksum=answer.c.checksum,
                 expires_at=_EXPIRES,
             )
             .returning(keys.c.id)
@@ -197,6 +201,8 @@ class KeyStatements:
                 if row.expires_at < now and not (row.status == RUNNING and row.alive):
                     expired.append(row.id)
                     deferred.append(claim)
+                elif not _is_sound(row):
+                    claim.error = LedgerDamaged("the answer under this Idempotency-Key is not what was written")
                 elif (found := _settled(lease, claim, row)) is not None:
                     claim.result = found
                 else:
@@ -222,13 +228,14 @@ class KeyStatements:
         owed = connection.execute(self._take_obligations, _ids(taken).parameters(**hold)).all()
         for row in sorted(owed, key=lambda row: row.item):
             client, key = names[row.key_id]
+            sent = (row.message_id, row.key_id, row.exchange, row.routing_key, row.payload)
             taken[row.key_id].append(
                 Intent(
                     message_id=row.message_id,
                     broker=row.broker,
                     exchange=text(row.exchange),
                     routing_key=text(row.routing_key),
-                    payload=row.payload,
+                    payload=row.payload if is_sound(row.checksum, row.broker.encode(), *sent) else DAMAGED,
                     at=row.at,
                     client=client,
                     key=key,
@@ -242,8 +249,9 @@ class KeyStatements:
         endings = {ANSWERED: RowBatch(), FREE: RowBatch(), UNKNOWN: RowBatch()}
         for call in sorted(settles, key=lambda call: call.key_id):
             if call.answer is not None:
-                answer = call.answer
-                endings[ANSWERED].add((answer.status,), call.key_id, document(answer.headers), answer.body)
+                answer, headers = call.answer, document(call.answer.headers)
+                code = checksum(call.key_id, b"%d" % answer.status, headers, answer.body)
+                endings[ANSWERED].add((answer.status, code), call.key_id, headers, answer.body)
             else:
                 endings[call.ending].add((), call.key_id)
         mine = {"my_shard": lease.shard, "my_fence": lease.fence}
@@ -304,6 +312,12 @@ def _settled(lease: ShardLease, claim: Claim, row: Any) -> KeyClaim | None:
     if row.status == RUNNING and row.alive:
         return RunningRequest((row.shard, row.fence) == lease, _message_ids(row))
     return None
+
+
+def _is_sound(row: Any) -> bool:
+    """Whether the answer of a key is what was written."""
+    answer = (row.id, b"%d" % row.answer_status, row.answer_headers, row.answer_body)
+    return row.status != ANSWERED or is_sound(row.checksum, *answer)
 
 
 def _message_ids(row: Any) -> tuple[bytes, ...]:

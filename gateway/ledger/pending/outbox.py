@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import sqlalchemy as sa
 
 from gateway.ledger.db.batch import RowBatch, select_rows
+from gateway.ledger.db.checksums import DAMAGED, checksum, is_sound
 from gateway.ledger.db.encoding import document, octets, parse, text
 from gateway.ledger.db.engine import Database
 from gateway.ledger.db.models import outbox
@@ -114,13 +115,15 @@ class OutboxRows:
         for call in calls:
             for row in call.promised:
                 due_at = when(row.due_at, row.at, now, there)
+                exchange, routing_key, client = octets(row.exchange), octets(row.routing_key), octets(row.client)
+                sent = (row.message_id, row.broker.encode(), exchange, routing_key, row.payload, client)
                 batch.add(
-                    (row.broker, row.at, due_at, row.attempt),
+                    (row.broker, row.at, due_at, row.attempt, checksum(*sent)),
                     row.message_id,
-                    octets(row.exchange),
-                    octets(row.routing_key),
+                    exchange,
+                    routing_key,
                     row.payload,
-                    octets(row.client),
+                    client,
                     document(row.reason),
                 )
                 if batch.is_full:
@@ -372,12 +375,14 @@ class OutboxStore:
 
 
 def _promised(row: Any, *, doubtful: bool = False) -> Promised:
+    """A row; one that is not what was written has no payload, and cannot be sent."""
+    sent = (row.message_id, row.broker.encode(), row.exchange, row.routing_key, row.payload, row.client)
     return Promised(
         message_id=row.message_id,
         broker=row.broker,
         exchange=text(row.exchange),
         routing_key=text(row.routing_key),
-        payload=row.payload,
+        payload=row.payload if is_sound(row.checksum, *sent) else DAMAGED,
         at=row.at,
         due_at=row.due_at,
         attempt=row.attempt,

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from gateway.ledger.db.batch import RowBatch, select_rows
+from gateway.ledger.db.checksums import NONE, checksum
 from gateway.ledger.db.encoding import document, header_texts, octets
 from gateway.ledger.db.engine import Database
 from gateway.ledger.db.models import events, messages, obligations, uint64_in_json
@@ -114,7 +115,7 @@ class GroupRows:
             elif opened.pop(message_id, None) is None:
                 (self.settled if effect is Effect.SETTLES else self.parked).add((), message_id)
         for message_id, entry in opened.items():
-            self._open((0, entry.broker, entry.at), message_id, b"", b"", b"", b"")
+            self._open((0, entry.broker, entry.at, NONE), message_id, b"", b"", b"", b"")
 
     def add_inbox(self, rows: Sequence[InboxRow]) -> None:
         """Rows of the inbox, of which the last with the same scope and key counts."""
@@ -131,7 +132,8 @@ class GroupRows:
             self.events.add((EventKind.ACCEPTED.value, intent.at, broker, message.version), message_id, b"")
             self._add_message(message_id, intent.at, message)
             exchange, routing_key = octets(intent.exchange), octets(intent.routing_key)
-            self._open((item, broker, intent.at), message_id, claim.key_id, exchange, routing_key, intent.payload)
+            sent = (message_id, claim.key_id, exchange, routing_key, intent.payload)
+            self._open((item, broker, intent.at, checksum(broker.encode(), *sent)), *sent)
 
     def _open(self, plain: tuple[Any, ...], *octets: bytes) -> None:
         if not self.opened or self.opened[-1].is_full:

@@ -72,8 +72,8 @@ class WriterEvents(NamedTuple):
     """On the loop, with each new lease."""
     on_fenced: Callable[[], None]
     """On the loop, when the lease is lost."""
-    on_commit: Callable[[float], None] = lambda seconds: None
-    """On the thread, with the seconds that a transaction took."""
+    on_commit: Callable[[float, ShardLease, int | None], None] = lambda seconds, lease, commits: None
+    """On the thread, with the seconds that a transaction took, its lease and the count of commits of its shard."""
     on_outdated: Callable[[], None] = lambda: None
     """On the thread, when a call is refused because its lease is lost."""
 
@@ -467,7 +467,7 @@ class Writer:
             if not happened:
                 raise CommitCutOff from error
         self._renewed(began)
-        self._on_commit(clock.monotonic() - began)
+        self._on_commit(clock.monotonic() - began, lease, commits)
         return True, result
 
     def _renewed(self, began: float) -> None:
