@@ -112,7 +112,7 @@ def read_info(path: Path) -> BackupInfo:
         if form != FORMAT:
             raise BackupRefused(f"{path} has form {form}, and this release reads form {FORMAT}. Nothing was changed")
         info = msgspec.json.decode(text, type=BackupInfo)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         raise BackupRefused(f"{path} is damaged: its trailer cannot be read. Nothing was changed") from None
     if info.size != size - TRAILER:
         raise BackupRefused(

@@ -163,6 +163,8 @@ def test_tables_of_another_release(path: Path, backup: Path) -> None:
     with pytest.raises(BackupRefused, match="has tables 0007"):
         back_up(path, backup)
     octets = backup.read_bytes()
-    backup.write_bytes(octets[:-TRAILER] + octets[-TRAILER:].replace(b'"schema":%d' % HEAD, b'"schema":7'))
+    backup.write_bytes(
+        octets[:-TRAILER] + octets[-TRAILER:].replace(b'"schema":%d' % HEAD, b'"schema":7 ')
+    )  # as long as before
     with pytest.raises(BackupRefused, match="then run 'gateway migrate'"):
         check_version(backup, read_info(backup))
