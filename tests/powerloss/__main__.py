@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from tests.powerloss.archive import archive_rot
 from tests.powerloss.found import Found
 from tests.powerloss.losses import lose
 from tests.powerloss.rot import rot
@@ -29,6 +30,7 @@ OPERATIONS: Final = 360
 PARTS: Final[dict[str, Callable[[int, int], Found]]] = {
     "losses": lambda seed, points: lose(seed, OPERATIONS, points),
     "rot": rot,
+    "archive": archive_rot,
 }
 
 

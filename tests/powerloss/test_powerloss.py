@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from tests.powerloss.archive import archive_rot
 from tests.powerloss.disk import KINDS, Disk
 from tests.powerloss.losses import lose
 from tests.powerloss.recording import Step
@@ -29,6 +30,12 @@ def test_what_is_not_synced_is_found(defect: str) -> None:
 def test_rot_is_not_served() -> None:
     found = rot(seed=1, points=40)
     assert found.points.total() == 40
+    assert found.problems == []
+
+
+def test_rot_of_an_archive_is_named() -> None:
+    found = archive_rot(seed=1, points=100)
+    assert found.points.total() == 100
     assert found.problems == []
 
 

@@ -68,6 +68,8 @@ class File(msgspec.Struct, frozen=True):
     octets: int
     ranges: dict[str, tuple[int, int]]
     """Shard -> first and last sequence number in it."""
+    sha256: str = ""
+    """SHA-256 of the file, as hexadecimal digits; empty: it was written by a release that took none."""
 
 
 class Made(msgspec.Struct, frozen=True):
@@ -300,7 +302,7 @@ def _read(path: Path, kind: type[_Kind]) -> _Kind:
         if hashlib.sha256(envelope.body).hexdigest() != envelope.sha256:
             raise ArchiveDamaged(f"{path}: its content is not what its digest says; restore it from a backup")
         return msgspec.json.decode(envelope.body, type=kind)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ArchiveDamaged(
             f"{path}: {len(data)} octets that are no whole commit ({error}); restore it from a backup"
         ) from None

@@ -25,6 +25,8 @@ CODEC: Final = "zstd"
 CONFIGURATION: Final = {
     # The default, INT96, has no statistics, and other engines have given it up.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # Pages have checksums, and by default nobody looks at them.
+    "parquet.page.verify-checksum.enabled": "true",
     # Files are named one by one: with the defaults, looking at more than 32 of them starts a task for each.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
 }

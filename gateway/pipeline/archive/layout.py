@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.errors import ArchiveDamaged, GatewayError, PipelineFault
 from gateway.pipeline.archive.commits import File
-from gateway.pipeline.archive.parquet_files import scan
+from gateway.pipeline.archive.parquet_files import scan, sha256_of
 from gateway.pipeline.archive.table import Day
 
 if TYPE_CHECKING:
@@ -76,9 +76,25 @@ def whole(archive: Path, files: Iterable[File]) -> None:
         raise ArchiveDamaged(f"{archive}: {'; '.join(found[:NAMED])}{more}")
 
 
+def intact(archive: Path, files: Iterable[File]) -> None:
+    """Read each file, and raise :class:`ArchiveDamaged` unless it is as it was written."""
+    for file in files:
+        if problem := changed(archive, file):
+            raise ArchiveDamaged(f"{archive}: {problem}")
+
+
+def changed(archive: Path, file: File) -> str:
+    """What is wrong with the bytes of a file; empty: nothing, or nobody knows."""
+    if file.sha256 in ("", sha256_of(archive / file.path)):
+        return ""
+    return f"{file.path} is damaged: its SHA-256 is not the one in its commit"
+
+
 def unlike(archive: Path, file: File, *, deep: bool) -> str:
     """What is in a file that its commit does not say; empty: nothing."""
     try:
+        if deep and (problem := changed(archive, file)):
+            return problem
         rows, ranges = scan(archive / file.path, deep=deep)
     except GatewayError as error:
         return str(error)

@@ -26,7 +26,7 @@ from gateway.pipeline.archive import attempts, commits
 from gateway.pipeline.archive.attempts import attempt
 from gateway.pipeline.archive.commits import Commit, Commits, File, Made, State
 from gateway.pipeline.archive.disk import room
-from gateway.pipeline.archive.layout import days_of, merged, ordered, unlike, whole, wrong
+from gateway.pipeline.archive.layout import days_of, intact, merged, ordered, unlike, whole, wrong
 from gateway.pipeline.archive.parquet_files import written
 from gateway.pipeline.archive.table import (
     FILE_OCTETS,
@@ -166,6 +166,7 @@ class ParquetTable(ArchiveTable):
         if parts >= len(small):
             return Compacted(day)
         whole(self._archive, small)
+        intact(self._archive, small)
         paths = [file.path for file in small]
         overtaken = False
         with attempt(self._archive, self._commits) as own:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -33,7 +34,13 @@ def written(folder: Path, name: str) -> Iterator[tuple[Path, File]]:
         rows, ranges = scan(path)
         if rows:
             relative = f"day={day}/{name}-{number:05}.parquet"
-            yield path, File(relative, day, rows, path.stat().st_size, ranges)
+            yield path, File(relative, day, rows, path.stat().st_size, ranges, sha256_of(path))
+
+
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file, as hexadecimal digits. Raises OSError."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def scan(path: Path, *, deep: bool = False) -> tuple[int, dict[str, tuple[int, int]]]:

@@ -549,5 +549,37 @@ def test_the_log_is_plain_to_read(tmp_path: Path) -> None:
     document = json.loads((tmp_path / "archive" / "_commits" / f"{1:020}.json").read_text())
     (file,) = table.files()
     assert document["body"]["add"] == [
-        {"path": file.path, "day": "2026-11-01", "rows": 1, "octets": file.octets, "ranges": {"0": [1, 1]}}
+        {
+            "path": file.path,
+            "day": "2026-11-01",
+            "rows": 1,
+            "octets": file.octets,
+            "ranges": {"0": [1, 1]},
+            "sha256": file.sha256,
+        }
     ]
+
+
+def test_a_bit_that_flipped_is_named_and_not_copied(tmp_path: Path) -> None:
+    table = opened(tmp_path, parts=2)
+    table.append(messages(1, 50), Token.of("0", 50))
+    assert table.check(deep=True).problems == ()
+    file = table.files()[0]
+    path = tmp_path / "archive" / file.path
+    octets = path.read_bytes()
+    for place in range(0, len(octets), 97):
+        path.write_bytes(octets[:place] + bytes([octets[place] ^ 16]) + octets[place + 1 :])
+        assert table.check(deep=True).problems == (f"{file.path} is damaged: its SHA-256 is not the one in its commit",)
+    with pytest.raises(ArchiveDamaged, match="its SHA-256 is not the one in its commit"):
+        table.compact(file.day)
+    path.write_bytes(octets)
+    assert table.compact(file.day).after == 1
+
+
+def test_a_commit_that_is_no_text_is_named(tmp_path: Path) -> None:
+    table = opened(tmp_path)
+    table.append(messages(1, 5), Token.of("0", 5))
+    path = tmp_path / "archive" / "_commits" / f"{1:020}.json"
+    path.write_bytes(path.read_bytes().replace(b'"sha256":"', b'"sha256":"\xe4'))
+    with pytest.raises(ArchiveDamaged, match="are no whole commit"):
+        table.files()
