@@ -14,6 +14,7 @@ import { AttemptPage } from "./endpoints.js";
 import { Edit, KINDS, List, Page } from "./resources.js";
 import { Events, ReplayPage, Replays, Schedules } from "./work.js";
 import { Audit, Keys, Me } from "./access.js";
+import { Found } from "./search.js";
 import { text } from "./text.js";
 
 const onBrokers = () => scopes().some((each) => /^(admin|publish|route|consume|subscribe|broker)/.test(each));
@@ -57,7 +58,7 @@ function view({ raw, parts }) {
     if (two === "edit") return html`<${Edit} key=${`${kind} ${one} edit`} kind=${kind} raw=${one} />`;
     return one ? html`<${Page} key=${`${kind} ${one}`} kind=${kind} raw=${one} />` : html`<${List} key=${kind} kind=${kind} />`;
   }
-  const simple = { publish: Publish, schedules: Schedules, events: Events, keys: Keys, audit: Audit, me: Me }[kind];
+  const simple = { search: Found, publish: Publish, schedules: Schedules, events: Events, keys: Keys, audit: Audit, me: Me }[kind];
   if (simple) return html`<${simple} key=${kind} />`;
   return html`<${View} title=${text.notFound}><${Empty}>${text.noView(parts.join("/"))}<//><//>`;
 }
@@ -103,6 +104,7 @@ function Frame() {
       <button class="menu" aria-expanded=${open} aria-controls="nav" onClick=${() => setOpen(!open)} aria-label=${text.menu}>☰</button>
       <a class="brand" href="#/"><img src="/console/icon.svg" alt="" width="24" height="24" /> ${text.product}</a>
       <span class="space"></span>
+      ${caller && html`<a class="button small" href="#/search" aria-label=${text.search.title} title=${text.search.title}>⌕</a>`}
       <${Liveness} />
       <button class="small" onClick=${() => { theme.value = { auto: "dark", dark: "light", light: "auto" }[theme.value]; }}
         aria-label=${text.themeNow(text.themes[theme.value])} title=${text.themeNow(text.themes[theme.value])}>${{ auto: "◐", dark: "☾", light: "☀" }[theme.value]}</button>
@@ -181,7 +183,7 @@ addEventListener("keydown", (event) => {
   else if (event.key === "." || event.key === " " && event.target === document.body) { event.preventDefault(); paused.value = !paused.value; }
   else if (event.key === "/") {
     const search = document.querySelector("[data-search]");
-    if (search) { event.preventDefault(); search.focus(); search.select?.(); } else { event.preventDefault(); go("queues"); }
+    if (search) { event.preventDefault(); search.focus(); search.select?.(); } else { event.preventDefault(); go("search"); }
   }
 });
 

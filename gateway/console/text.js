@@ -43,7 +43,7 @@ export const text = {
   },
   keys: {
     title: "Keyboard",
-    list: [["/", "Search, or find a queue"], ["j k ↓ ↑", "Next or previous row of a table that has the focus"], ["Enter", "Open the row"], [".", "Pause, or go on"], ["?", "This list"], ["Esc", "Leave a field, or close a dialog"]],
+    list: [["/", "Search in this view, or everything"], ["j k ↓ ↑", "Next or previous row of a table that has the focus"], ["Enter", "Open the row"], [".", "Pause, or go on"], ["?", "This list"], ["Esc", "Leave a field, or close a dialog"]],
   },
   overview: {
     title: "Overview", good: "Everything runs.",
@@ -83,6 +83,12 @@ export const text = {
     },
     others: (count) => `${many(count, "message")} ${count === 1 ? "is" : "are"} held by others than this gateway.`, notAllAnswered: "Not all processes of the gateway have answered.",
     look: "Look into it", lookInto: "Show its messages", lookLedger: "Messages published to this queue", lookDead: "Its dead letters",
+  },
+  search: {
+    title: "Search", find: "Search everything", hint: "A name, an id, a routing key, or HEADER=VALUE", names: "Names", noName: "No name contains it.", kind: "Kind",
+    what: "Type a part of a name of a queue, broker, bridge, tap, endpoint or subscription; the id of a message, the gateway's or the publisher's; its routing key; or HEADER=VALUE.",
+    messages: { message_id: "Messages with this message_id", routing_key: "Messages with this routing key", header: "Messages with this header" },
+    reached: (time) => `Looked back to ${time}.`,
   },
   look: {
     title: "Messages", again: "Look again", limit: "Messages", bodyMax: "Of each body", none: "No message is ready.", number: "No.", chosen: (number) => `Message ${number}`,

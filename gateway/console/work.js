@@ -75,7 +75,7 @@ export function Schedules() {
       { title: text.client, class: "wide", show: (row) => html`<${Name} of=${row.client} />` },
       { title: schedules.steer, show: (row) => html`
         ${row.state === "refused" && html`<${Action} tone="small" label=${schedules.retry} act=${async () => { await request("POST", `/v1/scheduled/${row.id}:retry`); feed.reload(); }} />`}
-        ${row.state !== "refused" && html`<button class="small" onClick=${() => { dialog.value = html`<${Move} key=${row.id} row=${row} done=${feed.reload} />`; }}>${schedules.move}</button>`}
+        ${row.state !== "refused" && html`<button class="small" onClick=${() => { dialog.value = html`<${Move} key=${row.id} row=${row} done=${feed.reload} />`; }}>${schedules.move}</button>`}${" "}
         <button class="small danger" onClick=${() => ask({ title: schedules.cancel, what: schedules.cancelWhat, button: schedules.cancel,
           act: async () => { await request("DELETE", `/v1/scheduled/${row.id}`); feed.reload(); return schedules.cancelled; } })}>${schedules.cancel}</button>` },
     ]} />`}

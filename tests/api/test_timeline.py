@@ -59,6 +59,10 @@ async def test_the_list(client: httpx.AsyncClient) -> None:
         response = await client.get(url)
         seen += [item["id"] for item in response.json()["messages"]]
         url = response.links.get("next", {}).get("url")
+        reached = response.json()["reached"]
+        assert (reached is None) == (url is None)
+        if reached is not None:  # an id is a time, in milliseconds
+            assert reached[:23] == response.json()["messages"][-1]["at"][:23]
     assert seen == identities[::-1]
 
     async def ids(query: str) -> list[str]:
@@ -81,6 +85,10 @@ async def test_names_that_are_no_utf_8(client: httpx.AsyncClient) -> None:
         response = await client.get(url)
         seen += [item["id"] for item in response.json()["messages"]]
         url = response.links.get("next", {}).get("url")
+        reached = response.json()["reached"]
+        assert (reached is None) == (url is None)
+        if reached is not None:  # an id is a time, in milliseconds
+            assert reached[:23] == response.json()["messages"][-1]["at"][:23]
     assert seen == [item["id"] for item in made[::-1]]
 
 

@@ -130,6 +130,34 @@ def test_5_finds_a_message_by_its_publishers_id_and_by_its_own(open_console: Ope
     expect(page.locator("tbody tr")).to_have_count(1)
 
 
+def test_5_searches_names_and_messages_in_one_box(open_console: Open, served: Served) -> None:
+    served.queue("needle-queue")
+    served.call("PUT", "/v1/endpoints/needle", {"url": served.endpoint})
+    served.call("PUT", "/v1/subscriptions/needle", {"broker": BROKER, "queue": "needle-queue"})
+    id = served.publish("needle-queue", "x", properties={"message_id": "needle"}, headers={"order": "needle"})
+    page = open_console()
+    page.keyboard.press("/")
+    expect(page.get_by_label("Search everything")).to_be_focused()
+    page.keyboard.type("needle")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile("search.q=needle"))
+    names = of_region(page, "Names").locator("tbody")
+    for kind in ("Queues", "Endpoints", "Subscriptions"):
+        expect(names.locator("tr", has_text=kind)).to_contain_text("needle")
+    expect(of_region(page, "Messages with this message_id").locator("tbody tr")).to_have_count(1)
+    page.get_by_label("Search everything").fill("order=needle")
+    page.keyboard.press("Enter")
+    expect(of_region(page, "Messages with this header").locator("tbody tr")).to_have_count(1)
+    page.get_by_label("Search everything").fill("needle-queue")
+    page.keyboard.press("Enter")
+    of_region(page, "Messages with this routing key").locator("tbody a").first.click()
+    expect(page.locator("h1")).to_have_text(id)
+    page.goto(f"{served.url}/console#/search")
+    page.get_by_label("Search everything").fill(id)
+    page.keyboard.press("Enter")
+    expect(page.locator("h1")).to_have_text(id)
+
+
 def test_6_answers_why_it_is_stuck_and_helps(open_console: Open, served: Served) -> None:
     served.queue("stuck")
     served.call("PUT", "/v1/endpoints/stuck", {"url": served.endpoint})

@@ -16,7 +16,7 @@ VIEWS = (
     "brokers", f"brokers/{BROKER}", "queues", f"queues/{BROKER}/orders", f"queues/{BROKER}/orders/messages?no=1",
     "queues/new", "messages", "messages/{id}", "publish", "dead", "dead?code=rejected", "schedules", "events",
     "subscriptions", "subscriptions/shipping", "endpoints", "endpoints/warehouse", "bridges", "bridges/to-0-10",
-    "bridges/new", "taps", "replays", "keys", "audit", "me", "",
+    "bridges/new", "taps", "replays", "keys", "audit", "me", "search?q=orders", "",
 )  # fmt: skip
 TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 

@@ -993,6 +993,8 @@ class Messages(Output, omit_defaults=False):
 
     messages: list[MessageSummary]
     """The messages of this page."""
+    reached: str | None = None
+    """How far back the page has looked, RFC 3339: the next page goes on there; ``null``: there is none."""
 
 
 # ---------------------------------------------------------------------------------------- query parameters

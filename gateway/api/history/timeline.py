@@ -53,7 +53,10 @@ async def list_messages(call: Call) -> Response:
         value = getattr(query, name)
         if name != "cursor" and value is not None:
             given[name] = value.isoformat() if isinstance(value, datetime) else value
-    body = Messages(messages=[MessageSummary(**_summary(call, message)) for message in page])
+    body = Messages(
+        messages=[MessageSummary(**_summary(call, message)) for message in page],
+        reached=None if cursor is None else moment(int.from_bytes(bytes.fromhex(cursor)[:6]) / 1e3),  # an id is a time
+    )
     return answer(body, headers=page_headers(call, cursor, **given))
 
 
