@@ -94,7 +94,7 @@ def check(path: Path, *, is_open: bool = False) -> list[str]:
             found += [str(row[0]) for row in rows if row[0] != "ok"]
             for what, query, is_right in _ROWS:
                 found += _damaged(database, what, query, is_right)
-    except (sqlite3.Error, OSError, GatewayError) as error:
+    except (sqlite3.Error, OSError, GatewayError, UnicodeDecodeError) as error:
         found.append(str(error))
     return found
 

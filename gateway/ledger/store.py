@@ -20,7 +20,7 @@ from sqlalchemy import exc
 
 from gateway.budgets import Holdings
 from gateway.config import LedgerSettings, RetentionSettings
-from gateway.errors import EntriesRefused, GatewayError, LedgerUnavailable
+from gateway.errors import EntriesRefused, GatewayError, LedgerDamaged, LedgerUnavailable
 from gateway.ledger import resources
 from gateway.ledger.access.api_keys import ApiKeys
 from gateway.ledger.access.audit import Audit
@@ -28,7 +28,7 @@ from gateway.ledger.db import schema
 from gateway.ledger.db.commit_count import CommitCount, check_commits
 from gateway.ledger.db.disk import Disk
 from gateway.ledger.db.engine import READERS, Database, unavailable
-from gateway.ledger.db.files import check_files
+from gateway.ledger.db.files import RESTORE, check_files
 from gateway.ledger.db.ids import DAY_MS
 from gateway.ledger.db.shards import ShardLease, Shards
 from gateway.ledger.events import reads, searches, windows
@@ -708,6 +708,8 @@ def _check(database: Database) -> None:
         raise LedgerUnavailable(f"the ledger {database.path} cannot be read: {error.strerror}") from None
     except sqlite3.Error as error:
         raise unavailable(error) from None
+    except UnicodeDecodeError:  # the driver's, of a name in the schema
+        raise LedgerDamaged(f"the ledger {database.path} is damaged: its schema cannot be read. {RESTORE}") from None
 
 
 def _unlock(lock: IO[bytes] | None) -> None:

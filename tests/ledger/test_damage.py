@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from gateway.config import LedgerSettings
 from gateway.core.publishing import envelopes
 from gateway.core.publishing.envelopes import EnvelopeError
 from gateway.core.sources.stored import open_envelope
@@ -23,6 +24,7 @@ from gateway.ledger.pending.bodies import digest_of
 from tests.ledger.conftest import Open, entry, intent, new_id
 from tests.ledger.test_deliveries import put as store
 from tests.ledger.test_outbox import put
+from tests.ledgers import sqlite_ledger
 
 Sql = Callable[[str], list[Any]]
 CHANGED = "payload = exchange"
@@ -112,8 +114,6 @@ def test_checksums_tell_where_one_column_ends() -> None:
 @pytest.fixture
 async def path(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     """A ledger that was killed: ten commits are in its journal alone."""
-    from gateway.config import LedgerSettings
-    from tests.ledgers import sqlite_ledger
 
     url = sqlite_ledger(tmp_path / "live")
     ledger = await Ledger.open(url, LedgerSettings(), owner="test")
@@ -204,6 +204,17 @@ def test_a_database_that_is_cut_off_is_named(path: Path) -> None:
     check_files(path)
 
 
+async def test_a_schema_that_is_no_text_is_named(path: Path) -> None:
+    database = sqlite3.connect(path)
+    database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    database.close()
+    octets = path.read_bytes()
+    path.write_bytes(octets.replace(b"CREATE TABLE outbox", b"CREATE TABLE \xa0utbox"))
+    assert check(path)
+    with pytest.raises(LedgerDamaged, match="damaged"):
+        await Ledger.open(f"sqlite:///{path}", LedgerSettings(), owner="test")
+
+
 def test_what_sqlite_calls_malformed_is_damaged() -> None:
     error = sqlite3.DatabaseError("database disk image is malformed")
     error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
@@ -211,8 +222,6 @@ def test_what_sqlite_calls_malformed_is_damaged() -> None:
 
 
 async def test_the_check_reads_every_row(tmp_path: Path) -> None:
-    from gateway.config import LedgerSettings
-    from tests.ledgers import sqlite_ledger
 
     url = sqlite_ledger(tmp_path)
     path = Database(url).path
