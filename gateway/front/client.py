@@ -279,6 +279,8 @@ class FrontClient:
         self._outgoing = 0
         self.held = HeldBytes(self)
         self._working = False
+        self._is_ending = False
+        """The front deletes its exclusive queues, and then says why the connection ends."""
 
     # ------------------------------------------------------------------------------------ called by the port
 
@@ -364,6 +366,8 @@ class FrontClient:
     # --------------------------------------------------------------------------------------------- operations
 
     def _may_take(self, operation: Operation) -> bool:
+        if self._is_ending:
+            return False
         channel = self.channels.get(operation.channel)
         return channel is None or channel.over or channel.may_take(operation)
 
@@ -482,10 +486,25 @@ class FrontClient:
         self.tell(Close(0, code, text))
         self._end_channels()
 
-    def failed_with(self, code: int) -> None:
-        """A request was refused; a code that costs the connection ends all channels."""
-        if code in self.rules.connection_codes:
-            self._end_channels()
+    def end_with(self, reason: Operation) -> None:
+        """End the connection for a fault of the client. The reason is sent once its exclusive queues are deleted: the
+        client may connect again at once and declare them."""
+        if self._is_ending:
+            return
+        self._is_ending = True
+        self._end_channels()
+        queues = list(self.exclusive)
+        self.exclusive.clear()
+        if queues and self.open:
+            self.link.leave(self, queues, lambda: self._ended(reason))
+        else:
+            self._ended(reason)
+
+    def _ended(self, reason: Operation) -> None:
+        self._is_ending = False
+        if self.is_connected:
+            self.tell(reason)
+            self.rouse()
 
     def _end_channels(self) -> None:
         for channel in list(self.channels.values()):

@@ -11,6 +11,7 @@ from gateway.amqp.message import Message, Properties
 from gateway.amqp.operations import (
     Consume,
     Declared,
+    DeclareExchange,
     DeclareQueue,
     Deliver,
     Get,
@@ -87,6 +88,19 @@ async def test_exclusive_queues_belong_to_one_client(estate: Estate) -> None:
     three = await estate.channel(estate.links[1])
     with pytest.raises(NotFound):
         await three.request(DeclareQueue(three.number, declared.queue, passive=True))
+
+
+async def test_exclusive_queues_are_gone_when_the_client_hears_why_its_connection_ends(estate: Estate) -> None:
+    """It may connect again at once, and declare them."""
+    link = await estate.link()
+    channel = await estate.channel(link)
+    await channel.request(DeclareQueue(channel.number, "mine", exclusive=True))
+    with pytest.raises(GatewayError, match="delayed"):
+        await channel.request(DeclareExchange(channel.number, "later", "x-delayed-message"))
+    assert link.ended is not None
+    assert "mine" not in estate.broker.broker.virtual_host("/").queues
+    again = await estate.channel(await estate.link())
+    await again.request(DeclareQueue(again.number, "mine", exclusive=True))
 
 
 async def test_a_rollback_takes_settlements_back(estate: Estate) -> None:

@@ -173,15 +173,18 @@ class FrontChannel:
         if type(request) in QUERIES and client.rules.queries_survive and error.reply_code == 404:
             client.tell(operations.Failed(self.number, request.serial, request.serial, 404, text))
             return
-        client.tell(operations.Failed(self.number, request.serial, request.serial, error.reply_code, text))
+        failed = operations.Failed(self.number, request.serial, request.serial, error.reply_code, text)
+        if error.reply_code in client.rules.connection_codes:
+            client.end_with(failed)
+            return
+        client.tell(failed)
         self.end()
-        client.failed_with(error.reply_code)
 
     def fail(self, code: int, text: str, failed: int = 0) -> None:
         """Close the client's channel, without one request that is to blame."""
         if not self.over:
             if code in self.client.rules.connection_codes:
-                self.client.close(code, text)
+                self.client.end_with(operations.Close(0, code, text))
                 return
             self.client.tell(operations.CloseChannel(self.number, code, text, failed))
             self.end()
