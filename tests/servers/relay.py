@@ -32,6 +32,11 @@ class Relay:
         self._thread = threading.Thread(target=self._run, name="relay")
         self._thread.start()
 
+    @property
+    def open(self) -> int:
+        """How many connections are open."""
+        return len(self._sockets) // 2
+
     def close(self) -> None:
         """End it, and all connections with it."""
         self._stop.send(b"x")

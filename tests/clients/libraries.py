@@ -1,0 +1,102 @@
+"""The test suites of client libraries, and what of them is left out.
+
+``tests/clients/install.sh`` fetches them from the registries of their languages, in fixed versions with fixed digests,
+into a folder outside the tree.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.deploy.helm import TOOLS
+from tests.servers.process import HOST
+
+SUITES = TOOLS / "client-suites"
+"""Where they are."""
+WITHIN = 170
+"""Seconds that a suite may take on one broker."""
+
+
+@dataclass(frozen=True)
+class Library:
+    """The suite of one library."""
+
+    name: str
+    """Its folder."""
+    tests: tuple[str, ...] = ()
+    """Files or tests for pytest; none: a suite of Go."""
+    excluded: Mapping[str, str] = field(default_factory=dict)
+    """A part of a test's name -> why it does not run, neither directly nor through a front."""
+
+    def run(self, port: int, folder: Path) -> dict[str, bool]:
+        """Run the suite on the broker at a port of this machine. Returns each test, and whether it passed."""
+        return self._pytest(port, folder) if self.tests else self._go(port, folder)
+
+    def _pytest(self, port: int, folder: Path) -> dict[str, bool]:
+        report = folder / "report.xml"
+        command = [str(SUITES / "venv" / "bin" / "python"), "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+        command += ["--timeout=30", f"--junit-xml={report}", *self.tests]
+        if self.excluded:
+            command += ["-k", " and ".join(f"not {part}" for part in self.excluded)]
+        said = self._say(command, port, folder)
+        assert report.exists(), said[-3000:]
+        return {
+            f"{case.get('classname')}::{case.get('name')}": not list(case.iterfind("failure"))
+            and not list(case.iterfind("error"))
+            and not list(case.iterfind("skipped"))
+            for case in ElementTree.parse(report).iter("testcase")
+        }
+
+    def _go(self, port: int, folder: Path) -> dict[str, bool]:
+        command = ["./suite.test", "-test.v", "-test.run=Test|Example", f"-test.skip={'|'.join(self.excluded)}"]
+        said = self._say(command, port, folder)
+        assert "\npanic: " not in said, said[-3000:]
+        return {name: word == "PASS" for word, name in re.findall(r"^--- (PASS|FAIL|SKIP): (\S+)", said, re.MULTILINE)}
+
+    def _say(self, command: list[str], port: int, folder: Path) -> str:
+        """What the suite prints."""
+        environ = {
+            **os.environ,
+            "AMQP_URL": f"amqp://guest:guest@{HOST}:{port}/",
+            "RABBITMQ_5672_TCP": str(port),
+            "RABBITMQ_HOST": HOST,
+        }
+        environ.pop("PYTEST_ADDOPTS", None)
+        with (folder / "output.txt").open("w+", encoding="utf-8", errors="replace") as output:
+            process = subprocess.Popen(
+                command, cwd=SUITES / self.name, env=environ, stdout=output, stderr=output, start_new_session=True
+            )
+            try:
+                process.wait(WITHIN)
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+            output.seek(0)
+            return output.read()
+
+
+_TLS = "needs TLS with certificates of its own; tests/front/test_logins.py has fronts with TLS"
+
+LIBRARIES = (
+    Library("amqp", ("t/integration/test_rmq.py",), {"tls": _TLS}),
+    Library("kombu", ("t/integration/test_py_amqp.py",)),
+    Library(
+        "amqp091-go",
+        excluded={
+            "TestIntegrationConsumeFlow": "expects that channel.flow is refused, and panics where it is not",
+            "TestConnection_Close_WhenMemoryAlarmIsActive": "needs rabbitmqctl in a container",
+            "TestConnectionRecovery": "ends connections with the management plugin of RabbitMQ, at a fixed port",
+            "TestCorruptedMessageIssue7": "acknowledges none of 1,024 messages, more than prefetch_max",
+            "TestNotifyClosesAllChansAfterConnectionClose": "uses no broker, and fails now and then",
+            "TestChannelCounterShouldNotPanicIssue136": "opens and closes a channel 80,000 times, which takes minutes",
+        },
+    ),
+)
