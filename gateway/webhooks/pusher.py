@@ -54,8 +54,8 @@ from gateway.webhooks.attempts.schedule import AttemptOutcome, NextStep
 from gateway.webhooks.attempts.sender import SendOutcome
 from gateway.webhooks.backlog import EndpointBacklog, UntriedRows
 from gateway.webhooks.lines import Demand
+from gateway.webhooks.source import EndpointSource
 from gateway.webhooks.states import PushState, PushStatus
-from gateway.webhooks.tap import EndpointSource
 from gateway.webhooks.targets import PushTarget, Targets
 
 ALONE_FROM: Final = 3
