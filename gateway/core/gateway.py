@@ -18,11 +18,11 @@ from gateway.core.leasing.ack_ids import AckIds
 from gateway.core.leasing.consuming import Consuming
 from gateway.core.leasing.leases import Leases
 from gateway.core.leasing.parts import Parts
-from gateway.core.publishing.in_doubt import InDoubt
 from gateway.core.publishing.keyed_messages import KeyedMessages
 from gateway.core.publishing.keys import KeyedAnswer, KeyedPublisher, KeyedRequest, Render
 from gateway.core.publishing.outbox import OUTBOX_WORK, Outbox
 from gateway.core.publishing.publisher import Publication, Publisher, PublishOutcome
+from gateway.core.publishing.sending import OutboxSender
 from gateway.core.retired import Retired
 from gateway.core.sources.byte_budget import ByteBudget
 from gateway.core.sources.dead_letters import DeadLetterPublisher
@@ -96,7 +96,6 @@ class Gateway:
         self._publisher = Publisher(ledger, ids, metrics, intent_always)
         self._keyed = KeyedPublisher(ledger, self._publisher)
         self._keyed_messages = KeyedMessages(ledger, self._publisher)
-        self._in_doubt = InDoubt(ledger, self._publisher, self.brokers.get)
         ack_ids = AckIds(ack_key, self.peers.me.id)
         self._leases = Leases(
             ack_ids,
@@ -129,6 +128,7 @@ class Gateway:
         """Called with the name of a subscription of which dead messages were revived, say."""
         self.ledger_budgets = LedgerBudgets(ledger, self.budgets)
         """How much of it the ledger holds for whom."""
+        sender = OutboxSender(ledger, self._publisher, self.brokers, metrics, self.ledger_budgets, tracer)
         self.outbox = Outbox(
             ledger,
             self._publisher,
@@ -136,10 +136,10 @@ class Gateway:
             metrics,
             partial(self.ownership.changed, OUTBOX_WORK),
             self.ledger_budgets,
-            tracer,
+            sender,
         )
-        """Scheduled publishes."""
-        self.ownership.register(OUTBOX_WORK, self.outbox)
+        """Publishes that still have to be sent."""
+        self.ownership.register(OUTBOX_WORK, sender)
         self.auditor = Auditor(ledger, metrics)
         """Looks for what was lost."""
         self.observer = Observer(ledger, metrics)
@@ -160,8 +160,8 @@ class Gateway:
             self._attend(upstream)
             await upstream.start()
         await asyncio.gather(*(self._restore(name) for name in in_memory if name in self.brokers))
-        self.ledger.on_takeover = self._in_doubt.resolve_soon
-        self._in_doubt.resolve_soon()
+        self.ledger.on_takeover = self.outbox.sender.recover_soon
+        self.outbox.sender.recover_soon()
         await self.ownership.start()
         self.ledger_budgets.start()
         self.auditor.start()
@@ -188,7 +188,7 @@ class Gateway:
         await self.inventory.close()
         await asyncio.gather(self.auditor.close(), self.observer.close(), self.ledger_budgets.close())
         await self.ownership.close(within)
-        parts = self._publisher, self._keyed, self._keyed_messages, self._in_doubt
+        parts = self._publisher, self._keyed, self._keyed_messages, self.outbox.sender
         await asyncio.gather(*(part.close(within) for part in parts))
         self._declaring.cancel()
         await self.parts.own_queues.close()
@@ -243,7 +243,7 @@ class Gateway:
             if before is not None:
                 self._retire(before)
             self._attend(upstream)
-            self.outbox.attend(upstream)
+            self.outbox.sender.attend(upstream)
             self._broker_changed(upstream)
 
     def _retire(self, upstream: Upstream) -> None:

@@ -31,7 +31,6 @@ from gateway.ledger.pending.owed import (
     KeptBody,
     OutboxFilter,
     Owed,
-    Promised,
 )
 from gateway.ledger.store import Ledger
 from gateway.ledger.writing.records import (
@@ -39,7 +38,6 @@ from gateway.ledger.writing.records import (
     HourFilter,
     HourlyEvents,
     InboxRow,
-    Intent,
     KeyClaim,
     KeyLost,
     LogEntry,
@@ -47,6 +45,7 @@ from gateway.ledger.writing.records import (
     Mismatch,
     New,
     NewMessage,
+    OutboxEntry,
     RecordedEvent,
     ResourceRecord,
     RunningRequest,
@@ -77,7 +76,6 @@ __all__ = [
     "HourFilter",
     "HourlyEvents",
     "InboxRow",
-    "Intent",
     "KeptBody",
     "KeyClaim",
     "KeyLost",
@@ -90,9 +88,9 @@ __all__ = [
     "Mismatch",
     "New",
     "NewMessage",
+    "OutboxEntry",
     "OutboxFilter",
     "Owed",
-    "Promised",
     "RecordedEvent",
     "ResourceRecord",
     "Run",

@@ -43,7 +43,6 @@ from gateway.ledger.pending.deliveries import DeliveryStore
 from gateway.ledger.pending.delivery_reads import DeliveryReads
 from gateway.ledger.pending.delivery_rows import DeliveryRows
 from gateway.ledger.pending.inbox import Inbox
-from gateway.ledger.pending.keyed import KeyedOutbox
 from gateway.ledger.pending.keyring import Keyring
 from gateway.ledger.pending.keys import ANSWERED, FREE, UNKNOWN, KeyStatements
 from gateway.ledger.pending.outbox import OutboxRows, OutboxStore
@@ -53,11 +52,11 @@ from gateway.ledger.writing.calls import Claim, Record, SettleKey, Task, WriterC
 from gateway.ledger.writing.group import GroupCommit
 from gateway.ledger.writing.records import (
     InboxRow,
-    Intent,
     KeyClaim,
     LogEntry,
     MessageFilter,
     New,
+    OutboxEntry,
     RecordedEvent,
     ResourceRecord,
     Seen,
@@ -91,7 +90,7 @@ class Ledger:
     fence: int
     """The fencing number of its lease; a greater one means that somebody else took over."""
     on_takeover: Callable[[], None] | None = None
-    """Called on the loop when another process was found dead and fenced: call ``resolve_in_doubt``."""
+    """Called on the loop when another process was found dead and fenced: call ``outbox.take_over``."""
     on_fenced: Callable[[], None] | None = None
     """Called on the loop when this process has lost its shard, before any write is answered that came later: what is
     owned by shard and fence is another's now."""
@@ -199,10 +198,11 @@ class Ledger:
         reads = DeliveryReads(database, there)
         self.deliveries = DeliveryStore(self, reads, settings.group_max, retention.bodies != "never")
         """Pending messages of subscriptions."""
-        self.outbox = OutboxStore(self, publishes, self._shards, self._group.append, settings.group_max, there)
-        """Pending publishes."""
-        self.keyed_outbox = KeyedOutbox(self, self._keys, publishes, self._shards, self._group.append, self._now, there)
-        """The same under an Idempotency-Key."""
+        db_now = self._now if injected else lambda: self._shards.now
+        self.outbox = OutboxStore(
+            self, publishes, self._keys, self._group.append, settings.group_max, self._now, db_now
+        )
+        """Publishes that still have to be sent."""
         self.branches = BranchStore(self, database, self._inbox, self._group.append, self._now)
         """Branches of distributed transactions."""
         self.keyring = Keyring(self)
@@ -356,7 +356,7 @@ class Ledger:
         client: str,
         key: str,
         fingerprint: bytes,
-        intents: Sequence[Intent],
+        intents: Sequence[OutboxEntry],
         older: Callable[[], Collection[bytes]] = tuple,
     ) -> KeyClaim:
         """Claim an Idempotency-Key, and with it promise ``intents``: messages, ``accepted`` events and
@@ -419,33 +419,6 @@ class Ledger:
         await self._writer.submit(SettleKey(self._loop.create_future(), client, key, UNKNOWN, entries))
 
     # ---------------------------------------------------------------------------------------------- in doubt
-
-    async def resolve_in_doubt(self, limit: int = 1_000) -> list[Intent]:
-        """Take over what dead processes left open (at start, on ``on_takeover``, and until it returns nothing).
-
-        Plain accepted messages end as ``unknown`` here. Promised ones, under a key, are returned, at most
-        ``limit`` of them: now this process's, with ``attempt`` one higher, to be sent again with the same id,
-        recorded as ``resent`` and settled by ``finish_key`` (or ``unknown_key``, ``settle_intents``).
-        """
-
-        def resolve(connection: sa.Connection, lease: ShardLease) -> list[Intent]:
-            now = self._now()
-            plain = self._keys.plain_in_doubt(connection, limit, now)
-            self._group.append(connection, lease, plain)
-            intents = self._keys.take_in_doubt(connection, lease, limit, now)
-            return intents if intents or len(plain) < limit else resolve(connection, lease)
-
-        intents: list[Intent] = await self._task(resolve)
-        return intents
-
-    async def settle_intents(self, entries: Sequence[LogEntry]) -> None:
-        """Record outcomes of intents that were handed out by ``resolve_in_doubt``, where the answer of their key
-        is not known yet: the next repeat of the key finds them in their timelines.
-
-        Raises:
-            LedgerUnavailable, EntriesRefused: as in ``record``.
-        """
-        await self.record(entries)
 
     # --------------------------------------------------------------------------------------------- resources
 

@@ -16,7 +16,7 @@ from gateway.ledger import (
     EventKind,
     MessageIds,
     MessageState,
-    Promised,
+    OutboxEntry,
     RecordedEvent,
     StoredMessage,
     id_text,
@@ -141,11 +141,11 @@ def test_several_subscriptions_are_owed_it() -> None:
 
 
 def test_publishes_of_later() -> None:
-    row = Promised(message_id=ONE, broker="old", exchange="", routing_key="", payload=b"", at=AT, due_at=AT)
+    row = OutboxEntry(message_id=ONE, broker="old", exchange="", routing_key="", payload=b"", at=AT, due_at=AT)
     assert story.now(message(MessageState.SCHEDULED), [], Holding(outbox=row)) == (
         "The ledger holds it, to publish it to old at 2027-01-15T08:00:00Z."
     )
-    dead = Promised(
+    dead = OutboxEntry(
         message_id=ONE, broker="old", exchange="", routing_key="", payload=b"", at=AT, dead=True, reason={"text": "no"}
     )
     assert story.now(message(MessageState.SCHEDULED), [], Holding(outbox=dead)).endswith("The last attempt failed: no.")

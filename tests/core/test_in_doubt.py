@@ -10,8 +10,8 @@ import pytest
 
 from gateway.config import LedgerSettings
 from gateway.core import Gateway
-from gateway.core.publishing.in_doubt import PART
-from gateway.ledger import Intent, Ledger, MessageIds, New, Unknown, Wanted
+from gateway.core.publishing.sending import BATCH
+from gateway.ledger import Ledger, MessageIds, New, OutboxEntry, Unknown, Wanted
 from gateway.observing.telemetry import Metrics
 from tests.core.fakes import FakeUpstream
 from tests.core.test_keyed_messages import _intent, message
@@ -20,9 +20,9 @@ from tests.ledgers import sqlite_ledger
 new_id = MessageIds()
 
 
-def intent(body: bytes = b"x", broker: str = "fake", payload: bytes | None = None) -> Intent:
+def intent(body: bytes = b"x", broker: str = "fake", payload: bytes | None = None) -> OutboxEntry:
     made = _intent(message("k", body))
-    return Intent(
+    return OutboxEntry(
         message_id=new_id(),
         broker=broker,
         exchange="",
@@ -42,9 +42,7 @@ async def resolved(folder: Path, wanted: list[Wanted], upstream: Any) -> list[An
     gateway = Gateway(ledger, {"fake": upstream}, Metrics("test"), ack_key=b"k" * 32)
     await gateway.start()
     async with asyncio.timeout(10):
-        resolving = gateway._in_doubt._resolving
-        assert resolving is not None
-        await resolving
+        await gateway.outbox.sender.recovered()
     found = await ledger.keyring.claim("alice", wanted)
     await gateway.close(1.0)
     await ledger.close()
@@ -74,10 +72,10 @@ async def test_they_are_sent_together(tmp_path: Path, fake: FakeUpstream) -> Non
         return future
 
     fake.publish_nowait = watched  # type: ignore[method-assign]
-    count = PART + 100
+    count = BATCH + 100
     wanted = [Wanted(f"k{number}", b"f" * 32, [intent(b"%d" % number)]) for number in range(count)]
     found = await resolved(tmp_path, wanted, fake)
-    assert most == PART
+    assert most == BATCH
     assert sorted(int(sent.body) for _, _, sent in fake.published) == list(range(count))
     assert [(type(answer), answer.intents) for answer in found] == [(Unknown, ())] * count
 

@@ -29,7 +29,7 @@ from gateway.errors import (
     Unroutable,
 )
 from gateway.fidelity import annotation
-from gateway.ledger import EndedKey, Intent, KeyLost, Ledger, MessageIds, New, Wanted, parse_id
+from gateway.ledger import EndedKey, KeyLost, Ledger, MessageIds, New, OutboxEntry, Wanted, parse_id
 from gateway.ledger.pending.keyring import Keyring
 from gateway.ledger.pending.keys import ANSWERED
 from gateway.observing.telemetry import Metrics
@@ -432,8 +432,8 @@ async def test_what_a_dead_process_left_is_sent_again_and_told(tmp_path: Any) ->
     await ledger.close()
 
 
-def _intent(item: Publication) -> Intent:
-    return Intent(
+def _intent(item: Publication) -> OutboxEntry:
+    return OutboxEntry(
         message_id=MessageIds()(),
         broker="fake",
         exchange="",

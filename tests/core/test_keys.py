@@ -24,7 +24,7 @@ from gateway.errors import (
     Unroutable,
 )
 from gateway.fidelity import annotation
-from gateway.ledger import Intent, KeyLost, Ledger, New, NewMessage
+from gateway.ledger import KeyLost, Ledger, New, NewMessage, OutboxEntry
 from gateway.observing.telemetry import Metrics
 from gateway.upstreams import UpstreamState
 from tests.core.fakes import FakeUpstream
@@ -336,7 +336,7 @@ async def test_what_a_dead_process_left_is_sent_again_at_start(tmp_path: Any) ->
     await upstream.declare_queue("orders")
     # claimed by a process that ended before the broker answered
     intent = _intent()
-    gone = Intent(
+    gone = OutboxEntry(
         message_id=bytes.fromhex("0198" + "00" * 4 + "7001" + "80" + "00" * 7),
         broker="gone",
         exchange="",
@@ -410,8 +410,8 @@ async def test_what_is_resolved_waits_for_the_ledger(tmp_path: Any, monkeypatch:
     await ledger.close()
 
 
-def _intent() -> Intent:
-    return Intent(
+def _intent() -> OutboxEntry:
+    return OutboxEntry(
         message_id=bytes.fromhex("0198" + "00" * 4 + "7000" + "80" + "00" * 7),
         broker="fake",
         exchange="",

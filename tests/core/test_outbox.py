@@ -15,7 +15,8 @@ from gateway.amqp.message import Message, Properties
 from gateway.config import LedgerSettings, RetentionSettings
 from gateway.core import Gateway, KeyedAnswer, KeyedRequest, Publication, PublishOutcome
 from gateway.core.publishing import envelopes
-from gateway.core.publishing import outbox as module
+from gateway.core.publishing import sending as module
+from gateway.core.publishing.outbox import moment
 from gateway.core.sources.stored import open_envelope
 from gateway.errors import KeyReused, NoSuchMessage, OutcomeUnknown, PublishRefused, StateError
 from gateway.ledger import EventKind, Ledger, parse_id
@@ -64,9 +65,9 @@ def bodies(upstream: FakeUpstream) -> list[bytes]:
 
 def hasten(gateway: Gateway) -> None:
     """Pauses are over."""
-    for lane in gateway.outbox._lanes.values():
+    for lane in gateway.outbox.sender._lanes.values():
         lane.not_before = 0.0
-    gateway.outbox._wake.set()
+    gateway.outbox.sender._wake.set()
 
 
 async def test_a_message_is_promised_and_then_sent(gateway: Gateway, upstream: FakeUpstream) -> None:
@@ -99,7 +100,7 @@ async def test_not_before_is_waited_for(gateway: Gateway, upstream: FakeUpstream
     assert found.row is not None
     assert found.row.due_at >= due
     assert not found.waits_for
-    assert found.row.reason == {"not_before": module.moment(due)}
+    assert found.row.reason == {"not_before": moment(due)}
     await settled(gateway, [late])
     assert bodies(upstream) == [b"now", b"late"]
     assert time() * 1e6 >= due
@@ -270,15 +271,15 @@ async def restarted(tmp_path: Path, upstream: FakeUpstream) -> tuple[Ledger, Gat
 
 async def crash(gateway: Gateway) -> None:
     """As a process that is killed: nothing is given back, nothing is written any more."""
-    lanes = list(gateway.outbox._lanes.values())
+    lanes = list(gateway.outbox.sender._lanes.values())
     tasks = [task for lane in lanes for task in (lane.task,) if task is not None]
-    if gateway.outbox._runner is not None:
-        tasks.append(gateway.outbox._runner)
+    if gateway.outbox.sender._runner is not None:
+        tasks.append(gateway.outbox.sender._runner)
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    gateway.outbox._lanes.clear()
-    gateway.outbox._runner = None
+    gateway.outbox.sender._lanes.clear()
+    gateway.outbox.sender._runner = None
     await gateway.ledger.close()
 
 
@@ -321,13 +322,13 @@ async def test_stopped_in_an_orderly_way_leaves_what_has_no_outcome_to_the_next(
     upstream.held = []
     (result,) = await gateway.outbox.put(gateway.broker("fake"), "", [message()], "")
     await until(lambda: upstream.published)
-    await gateway.outbox.stop("fake", 0.01)
+    await gateway.outbox.sender.stop("fake", 0.01)
     row = await ledger.outbox.get(parse_id(result.id))
     assert row is not None
     assert not row.claimed
     assert row.reason == {"resent": True}
     upstream.held = None
-    await gateway.outbox.start("fake")
+    await gateway.outbox.sender.start("fake")
     await settled(gateway, [result])
     assert await kinds(gateway, result) == [EventKind.SCHEDULED, EventKind.RESENT, EventKind.CONFIRMED]
     await gateway.close(1.0)
@@ -339,7 +340,7 @@ async def test_a_fault_of_ours_keeps_nothing_back(
     def broken(*_: Any) -> Any:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(gateway.outbox._publisher, "send", broken)
+    monkeypatch.setattr(gateway.outbox.sender._publisher, "send", broken)
     (result,) = await gateway.outbox.put(gateway.broker("fake"), "", [message()], "")
     await row_of(gateway, result, lambda row: row.attempt == 1 and not row.claimed)
     monkeypatch.undo()
@@ -448,13 +449,13 @@ async def test_what_was_claimed_while_it_was_stopped_is_free_for_the_next(
     monkeypatch.setattr(type(gateway.ledger.outbox), "claim", slow)
     (result,) = await gateway.outbox.put(gateway.broker("fake"), "", [message()], "")
     await claimed.wait()
-    stopping = asyncio.create_task(gateway.outbox.stop("fake", 0.01))
+    stopping = asyncio.create_task(gateway.outbox.sender.stop("fake", 0.01))
     await asyncio.sleep(0.02)
     go_on.set()
     await stopping
     row = await row_of(gateway, result, lambda row: not row.claimed)
     assert "resent" not in row.reason
-    await gateway.outbox.start("fake")
+    await gateway.outbox.sender.start("fake")
     await settled(gateway, [result])
     assert bodies(upstream) == [b"hello"]
 
@@ -488,13 +489,13 @@ async def test_killed_and_then_stopped_while_it_was_claimed_again(
     claimed, go_on = hold_claims(monkeypatch)
     ledger, gateway = await restarted(tmp_path, upstream)
     await claimed.wait()
-    stopping = asyncio.create_task(gateway.outbox.stop("fake", 0.01))
+    stopping = asyncio.create_task(gateway.outbox.sender.stop("fake", 0.01))
     await asyncio.sleep(0.02)
     go_on.set()
     await stopping
     row = await row_of(gateway, result, lambda row: not row.claimed)
     assert row.reason == {"resent": True}
-    await gateway.outbox.start("fake")
+    await gateway.outbox.sender.start("fake")
     await settled(gateway, [result])
     marks = [sent.properties.headers["x-gateway"].get("resent") for _, _, sent in upstream.published]
     assert marks == [None, "1"]

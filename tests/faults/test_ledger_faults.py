@@ -14,7 +14,7 @@ import pytest
 
 from gateway.config import LedgerSettings
 from gateway.errors import LedgerUnavailable
-from gateway.ledger import Intent, Ledger, New
+from gateway.ledger import Ledger, New, OutboxEntry
 from tests.ledger.conftest import intent, new_id, published
 
 STEP = 1_030
@@ -94,7 +94,7 @@ async def test_the_nth_write_of_a_claim_fails(ledger: Ledger, tmp_path: Path) ->
     failures = number = 0
     while number < 40:
         key = f"key-{number}"
-        intents: list[Intent] = [intent(new_id(), payload=bytes(3_000))]
+        intents: list[OutboxEntry] = [intent(new_id(), payload=bytes(3_000))]
         with file_size_limit(wal.stat().st_size + number * STEP):
             try:
                 claim = await ledger.claim_key("shop", key, b"f", intents)

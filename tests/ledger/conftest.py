@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from gateway.config import LedgerSettings
-from gateway.ledger import EventKind, Intent, Ledger, LogEntry, MessageIds, NewMessage
+from gateway.ledger import EventKind, Ledger, LogEntry, MessageIds, NewMessage, OutboxEntry
 from gateway.ledger.db.engine import Database
 from tests.ledgers import sqlite_ledger
 
@@ -55,9 +55,9 @@ def published(message_id: bytes, at: int = NOW, **fields: Any) -> list[LogEntry]
     return [accepted(message_id, at, **fields), entry(message_id, EventKind.CONFIRMED, at)]
 
 
-def intent(message_id: bytes, payload: bytes = b"hello", **fields: Any) -> Intent:
+def intent(message_id: bytes, payload: bytes = b"hello", **fields: Any) -> OutboxEntry:
     """A promise to publish."""
-    return Intent(
+    return OutboxEntry(
         message_id=message_id,
         broker="rabbit",
         exchange="orders",

@@ -12,11 +12,11 @@ from gateway.errors import EntriesRefused, LedgerUnavailable
 from gateway.ledger import (
     EndedKey,
     EventKind,
-    Intent,
     KeyLost,
     Ledger,
     Mismatch,
     New,
+    OutboxEntry,
     RunningRequest,
     StoredAnswer,
     Unknown,
@@ -84,7 +84,7 @@ async def test_keys_without_an_outcome_are_handed_out_together(ledger: Ledger) -
     await ledger.keyring.end("shop", halves)
     found = await ledger.keyring.claim("shop", [each._replace(intents=[intent(new_id())]) for each in some])
     assert [answer.ids for answer in found if isinstance(answer, Unknown)] == [(id_of(each),) for each in some]
-    owed: list[tuple[Intent, ...]] = [answer.intents for answer in found if isinstance(answer, Unknown)]
+    owed: list[tuple[OutboxEntry, ...]] = [answer.intents for answer in found if isinstance(answer, Unknown)]
     assert owed[:150] == [()] * 150
     assert [(again.message_id, again.key, again.attempt) for (again,) in owed[150:]] == [
         (id_of(each), each.key, 2) for each in some[150:]
@@ -98,8 +98,8 @@ async def test_keys_of_a_dead_process_come_in_portions(open_ledger: Open) -> Non
     await dead.claim_key("shop", "of three", b"f" * 32, [intent(new_id()) for _ in range(3)])
     await dead.close()
     ledger = await open_ledger(owner="next")
-    taken: list[list[Intent]] = []
-    while intents := await ledger.resolve_in_doubt(10):
+    taken: list[list[OutboxEntry]] = []
+    while intents := await ledger.outbox.take_over(10):
         taken.append(intents)
     assert sum(map(len, taken)) == 28
     assert all(10 <= len(portion) <= 12 for portion in taken[:-1])

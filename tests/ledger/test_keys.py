@@ -11,12 +11,12 @@ import pytest
 from gateway.errors import EntriesRefused
 from gateway.ledger import (
     EventKind,
-    Intent,
     KeyLost,
     Ledger,
     MessageState,
     Mismatch,
     New,
+    OutboxEntry,
     RunningRequest,
     StoredAnswer,
     Unknown,
@@ -34,7 +34,7 @@ async def state(ledger: Ledger, message_id: bytes) -> MessageState | None:
     return timeline.message.state if timeline else None
 
 
-async def claim(ledger: Ledger, key: str = "k", *intents: Intent, fingerprint: bytes = FINGERPRINT) -> Any:
+async def claim(ledger: Ledger, key: str = "k", *intents: OutboxEntry, fingerprint: bytes = FINGERPRINT) -> Any:
     return await ledger.claim_key("shop", key, fingerprint, intents)
 
 
@@ -106,7 +106,7 @@ async def test_unknown_is_not_final(ledger: Ledger, sql: Sql) -> None:
     outcomes = [entry(one.message_id, EventKind.CONFIRMED), entry(two.message_id, EventKind.UNKNOWN)]
     await ledger.unknown_key("shop", "k", outcomes)
     assert await state(ledger, two.message_id) is MessageState.UNKNOWN
-    assert await ledger.resolve_in_doubt() == []
+    assert await ledger.outbox.take_over() == []
     answer = await claim(ledger, "k", intent(new_id()))
     assert isinstance(answer, Unknown)
     assert answer.ids == (one.message_id, two.message_id)
@@ -166,7 +166,7 @@ async def test_ending_a_key_that_is_not_held(ledger: Ledger) -> None:
 
 async def test_a_bad_intent_promises_nothing(ledger: Ledger) -> None:
     good = intent(new_id())
-    for bad in (intent(b"short"), intent(new_id(), sha256=b""), Intent(**{**_fields(good), "message": None})):
+    for bad in (intent(b"short"), intent(new_id(), sha256=b""), OutboxEntry(**{**_fields(good), "message": None})):
         with pytest.raises(EntriesRefused):
             await claim(ledger, "k", good, bad)
     assert await ledger.timeline(good.message_id) is None
@@ -175,7 +175,7 @@ async def test_a_bad_intent_promises_nothing(ledger: Ledger) -> None:
         await claim(ledger, "other", good)
 
 
-def _fields(value: Intent) -> dict[str, Any]:
+def _fields(value: OutboxEntry) -> dict[str, Any]:
     return {name: getattr(value, name) for name in value.__struct_fields__}
 
 
@@ -249,13 +249,13 @@ async def test_what_is_in_doubt_is_resolved(open_ledger: Open, sql: Sql) -> None
     await claim(old, "k", keyed, done)
     await claim(old, "finished", intent(lone))
     await old.finish_key("shop", "finished", 200, b"", [entry(lone, EventKind.CONFIRMED)])
-    await old.settle_intents([entry(done.message_id, EventKind.CONFIRMED)])
+    await old.record([entry(done.message_id, EventKind.CONFIRMED)])
     await old.close()
 
     new = await open_ledger("new")
-    (again,) = await new.resolve_in_doubt()
+    (again,) = await new.outbox.take_over()
     assert (again.message_id, again.payload, again.attempt, again.key) == (keyed.message_id, b"body", 2, "k")
-    assert await new.resolve_in_doubt() == []
+    assert await new.outbox.take_over() == []
     assert await state(new, plain) is MessageState.UNKNOWN
     assert await claim(new, "k") == RunningRequest(True, (keyed.message_id, done.message_id))
     await new.finish_key("shop", "k", 200, b"late", [entry(keyed.message_id, EventKind.CONFIRMED)])
@@ -270,7 +270,7 @@ async def test_more_in_doubt_than_the_limit(open_ledger: Open) -> None:
         await claim(old, f"k{number}", intent(new_id()), intent(new_id()))
     await old.close()
     new = await open_ledger("new")
-    taken = [await new.resolve_in_doubt(limit=10) for _ in range(3)]
+    taken = [await new.outbox.take_over(limit=10) for _ in range(3)]
     assert [len(intents) for intents in taken] == [10, 4, 0]
     page, _ = await new.messages(limit=100)
     assert sum(found.state is MessageState.UNKNOWN for found in page) == 25
@@ -281,14 +281,14 @@ async def test_a_key_whose_process_died_is_taken_over_by_its_repeat(open_ledger:
     one = intent(new_id())
     await claim(old, "k", one)
     await claim(old, "settled", two := intent(new_id()))
-    await old.settle_intents([entry(two.message_id, EventKind.CONFIRMED)])
+    await old.record([entry(two.message_id, EventKind.CONFIRMED)])
     await old.close()
     new = await open_ledger("new")
     answer = await claim(new, "k")
     assert isinstance(answer, Unknown)
     assert [each.message_id for each in answer.intents] == [one.message_id]
     assert await claim(new, "settled") == Unknown((two.message_id,), ())
-    assert await new.resolve_in_doubt() == []
+    assert await new.outbox.take_over() == []
 
 
 async def test_a_running_key_of_the_dead_is_forgotten_once_nothing_is_owed(open_ledger: Open, sql: Sql) -> None:
@@ -296,7 +296,7 @@ async def test_a_running_key_of_the_dead_is_forgotten_once_nothing_is_owed(open_
     old = await open_ledger("old", clock=clock, key_retention=60.0)
     await claim(old, "settled", one := intent(new_id()))
     await claim(old, "owed", intent(new_id()))
-    await old.settle_intents([entry(one.message_id, EventKind.CONFIRMED)])
+    await old.record([entry(one.message_id, EventKind.CONFIRMED)])
     await old.close()
     clock.now += 61
     await open_ledger("new", clock=clock, key_retention=60.0, shard_lease=1.0)

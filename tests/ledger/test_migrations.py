@@ -12,7 +12,7 @@ import pytest
 from alembic import command
 from alembic.script import ScriptDirectory
 
-from gateway.ledger import EventKind, InboxRow, Log, Owed, Promised, Run
+from gateway.ledger import EventKind, InboxRow, Log, OutboxEntry, Owed, Run
 from gateway.ledger.access.api_keys import ApiKey
 from gateway.ledger.db import schema
 from gateway.ledger.db.engine import Database
@@ -69,7 +69,7 @@ async def test_down_and_up_again_with_data(open_ledger: Open, database: Database
     await ledger.deliveries.store(
         [Owed(id=new_id(), message_id=one, subscription="billing", at=NOW, payload=b"payload", size=7)]
     )
-    later = Promised(
+    later = OutboxEntry(
         message_id=new_id(), broker="b", exchange="", routing_key="q", payload=b"p", at=NOW, due_at=2 * NOW
     )
     await ledger.outbox.put([later], [])

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from gateway.errors import EntriesRefused
-from gateway.ledger import EventKind, Ledger, LogEntry, OutboxFilter, Promised
+from gateway.ledger import EventKind, Ledger, LogEntry, OutboxEntry, OutboxFilter
 from tests.ledger.conftest import NOW, ON_POSTGRESQL, Clock, Open, entry, message, new_id
 
 Sql = Callable[[str], list[Any]]
 RABBIT = ["rabbit"]
 
 
-def promised(**fields: Any) -> Promised:
+def promised(**fields: Any) -> OutboxEntry:
     """A publish of later."""
     values: dict[str, Any] = {
         "message_id": new_id(),
@@ -27,20 +27,20 @@ def promised(**fields: Any) -> Promised:
         "at": NOW,
         "client": "shop",
     }
-    return Promised(**(values | fields))
+    return OutboxEntry(**(values | fields))
 
 
-def scheduled(row: Promised) -> LogEntry:
+def scheduled(row: OutboxEntry) -> LogEntry:
     return LogEntry(row.message_id, EventKind.SCHEDULED, NOW, "rabbit", "0-9-1", None, message())
 
 
-async def put(ledger: Ledger, number: int, **fields: Any) -> list[Promised]:
+async def put(ledger: Ledger, number: int, **fields: Any) -> list[OutboxEntry]:
     rows = [promised(**fields) for _ in range(number)]
     await ledger.outbox.put(rows, [scheduled(row) for row in rows])
     return rows
 
 
-async def kinds(ledger: Ledger, row: Promised) -> list[str]:
+async def kinds(ledger: Ledger, row: OutboxEntry) -> list[str]:
     timeline = await ledger.timeline(row.message_id)
     return [] if timeline is None else [str(event.kind) for event in timeline.events]
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.errors import EntriesRefused
-from gateway.ledger import EventKind, Ledger, LogEntry, Mismatch, New, OutboxFilter, Promised, StoredAnswer
+from gateway.ledger import EventKind, Ledger, LogEntry, Mismatch, New, OutboxEntry, OutboxFilter, StoredAnswer
 from gateway.ledger.pending import outbox as module
 from gateway.ledger.pending.outbox import OLD_PLACE
 from tests.ledger.conftest import NOW, Clock, Open, entry
@@ -98,9 +98,9 @@ async def test_what_a_dead_process_held_is_in_doubt(open_ledger: Open, clock: Cl
 # -------------------------------------------------------------------------------------------------- keys
 
 
-async def keyed(ledger: Ledger, rows: list[Promised], entries: list[LogEntry] | None = None, **more: Any) -> Any:
+async def keyed(ledger: Ledger, rows: list[OutboxEntry], entries: list[LogEntry] | None = None, **more: Any) -> Any:
     values: dict[str, Any] = {"client": "me", "key": "k", "fingerprint": b"f" * 32, **more}
-    return await ledger.keyed_outbox.put(
+    return await ledger.outbox.put_keyed(
         values["client"],
         values["key"],
         values["fingerprint"],

@@ -22,8 +22,8 @@ from gateway.ledger import (
     LogEntry,
     MessageFilter,
     MessageIds,
+    OutboxEntry,
     Owed,
-    Promised,
 )
 from gateway.ledger.db import schema
 from gateway.ledger.db.engine import Database
@@ -142,7 +142,7 @@ async def test_what_is_owed_stays_with_its_timeline(history: History) -> None:
         )
     await ledger.outbox.put(
         [
-            Promised(
+            OutboxEntry(
                 message_id=later, broker="rabbit", exchange="", routing_key="q", payload=b"p", at=history.now,
                 due_at=history.now + 100 * DAY * 1_000_000,
             )

@@ -14,7 +14,7 @@ from alembic.script import ScriptDirectory
 
 from gateway.config import LedgerSettings
 from gateway.errors import ConfigurationError
-from gateway.ledger import InboxRow, Ledger, Owed, Promised
+from gateway.ledger import InboxRow, Ledger, OutboxEntry, Owed
 from gateway.ledger.db import schema
 from gateway.ledger.db.engine import Database
 from gateway.ledger.db.ids import DAY_MS, first_id
@@ -85,7 +85,7 @@ async def test_deliveries_up_and_down_with_data(database: Database, open_ledger:
     ledger = await open_ledger()
     one, two = new_id(), new_id()
     owed = Owed(id=one, message_id=two, subscription="billing", at=NOW, payload=b"hello", size=5)
-    later = Promised(message_id=two, broker="rabbit", exchange="", routing_key="q", payload=b"x", at=NOW)
+    later = OutboxEntry(message_id=two, broker="rabbit", exchange="", routing_key="q", payload=b"x", at=NOW)
     await ledger.record(published(two), [InboxRow("east", "k", SHA, two, NOW * 2)])
     await ledger.deliveries.store([owed])
     await ledger.outbox.put([later])

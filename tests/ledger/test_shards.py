@@ -45,7 +45,7 @@ async def test_the_fenced_write_nothing_and_come_back_under_a_new_fence(ledger: 
     assert taken == [None]
     with pytest.raises(LedgerUnavailable, match="taken over"):  # what it held, it holds no more
         await ledger.finish_key("shop", "k", 200, b"")
-    (again,) = await ledger.resolve_in_doubt()
+    (again,) = await ledger.outbox.take_over()
     assert again.message_id == one
     await ledger.finish_key("shop", "k", 200, b"", [entry(one, EventKind.CONFIRMED)])
     assert ledger.healthy
@@ -105,7 +105,7 @@ async def test_one_who_lives_fences_one_whose_lease_ran_out(open_ledger: Open) -
         connection.exec_driver_sql(f"UPDATE shards SET expires_at = 0 WHERE shard = {zombie.shard}")
     async with asyncio.timeout(60):
         await taken.wait()
-    (again,) = await other.resolve_in_doubt()
+    (again,) = await other.outbox.take_over()
     assert again.message_id == keyed.message_id
     with pytest.raises(LedgerUnavailable, match="took over"):
         await zombie.finish_key("shop", "k", 200, b"zombie", [entry(keyed.message_id, EventKind.CONFIRMED)])
@@ -164,7 +164,7 @@ async def test_kill_nine(url: str, open_ledger: Open) -> None:
     taken = []
     deadline = monotonic() + 60
     while not taken and monotonic() < deadline:  # on PostgreSQL until the lease of the dead has run out
-        taken = await ledger.resolve_in_doubt()
+        taken = await ledger.outbox.take_over()
         await asyncio.sleep(0.05)
     assert [(each.message_id, each.payload, each.attempt) for each in taken] == [(keyed, b"promised", 2)]
     await ledger.record([entry(keyed, EventKind.RESENT)])

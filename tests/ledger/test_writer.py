@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from gateway.config import LedgerSettings
 from gateway.errors import LedgerUnavailable
-from gateway.ledger import EventKind, Intent, Ledger, New, StoredAnswer
+from gateway.ledger import EventKind, Ledger, New, OutboxEntry, StoredAnswer
 from gateway.ledger.db import engine
 from gateway.ledger.db.engine import Database
 from gateway.ledger.writing import writer
@@ -339,11 +339,11 @@ async def test_a_commit_of_which_nobody_can_tell_comes_to_be_in_doubt(
     monkeypatch.setattr(dialect, "do_commit", cut_off)
     with pytest.raises(LedgerUnavailable, match="lost"):
         await ledger.claim_key("shop", "k", b"f", [intent(one := new_id(), b"promised")])
-    taken: list[Intent] = []
+    taken: list[OutboxEntry] = []
     async with asyncio.timeout(60):
         while not taken:
             await asyncio.sleep(0.05)
-            taken = await ledger.resolve_in_doubt()
+            taken = await ledger.outbox.take_over()
     assert [(each.message_id, each.payload) for each in taken] == [(one, b"promised")]
     await ledger.close()
 

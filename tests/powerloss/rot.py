@@ -103,7 +103,7 @@ async def ask(folder: Path, keys: Iterable[str]) -> Asked:
         }
 
     async def owed() -> Answers:
-        found = await ledger.resolve_in_doubt()
+        found = await ledger.outbox.take_over()
         return {
             f"owed {each.message_id.hex()}": [each.broker, each.exchange, each.routing_key, _content(each.payload)]
             for each in found

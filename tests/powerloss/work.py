@@ -35,13 +35,12 @@ from gateway.ledger import (
     Ending,
     EventKind,
     InboxRow,
-    Intent,
     Ledger,
     LogEntry,
     MessageIds,
     NewMessage,
+    OutboxEntry,
     Owed,
-    Promised,
 )
 from gateway.ledger.backups import back_up
 from gateway.ledger.db import engine, schema
@@ -135,7 +134,7 @@ class Work:
             message_id, body = self.new_id(), self.body()
             at = int(wall_time() * 1e6)
             due = at + 3_600_000_000 if self.chance.random() < 0.3 else 0
-            rows.append(Promised(
+            rows.append(OutboxEntry(
                 message_id=message_id, broker=BROKER, exchange="orders", routing_key="eu", payload=body, at=at,
                 due_at=due, client="shop",
             ))  # fmt: skip
@@ -196,7 +195,7 @@ class Work:
             message_id, body = self.new_id(), self.body()
             message = self.entry(message_id, EventKind.ACCEPTED, body).message
             at = int(wall_time() * 1e6)
-            intents.append(Intent(
+            intents.append(OutboxEntry(
                 message_id=message_id, broker=BROKER, exchange="orders", routing_key="eu", payload=body, at=at,
                 message=message,
             ))  # fmt: skip
@@ -225,7 +224,7 @@ class Work:
         self.keys += 1
         key, message_id, body, answer = f"k{self.keys}", self.new_id(), self.body(), self.body()
         at = int(wall_time() * 1e6)
-        row = Promised(
+        row = OutboxEntry(
             message_id=message_id, broker=BROKER, exchange="orders", routing_key="eu", payload=body, at=at,
             due_at=at + 3_600_000_000, client="shop",
         )  # fmt: skip
@@ -236,7 +235,7 @@ class Work:
         }
         entries = [self.entry(message_id, EventKind.SCHEDULED, body)]
         fingerprint = key.encode().ljust(32, b"-")
-        put = self.ledger.keyed_outbox.put
+        put = self.ledger.outbox.put_keyed
         await self.step(
             lambda: put("shop", key, fingerprint, [row], entries, status=202, headers={}, body=answer),
             facts,

@@ -74,8 +74,8 @@ class House:
             task.cancel()
             await asyncio.wait([task])
         outbox = self.gateway.outbox
-        lanes = [lane.task for lane in outbox._lanes.values() if lane.task is not None]
-        for each in [*lanes, *([outbox._runner] if outbox._runner is not None else [])]:
+        lanes = [lane.task for lane in outbox.sender._lanes.values() if lane.task is not None]
+        for each in [*lanes, *([outbox.sender._runner] if outbox.sender._runner is not None else [])]:
             each.cancel()
             await asyncio.wait([each])
         ownership = self.gateway.ownership

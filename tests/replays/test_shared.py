@@ -87,7 +87,7 @@ async def test_another_sends_what_is_due_and_marks_what_is_in_doubt(houses: list
     async with asyncio.timeout(30):
         while len(houses[0].fake.published) < 2:
             await asyncio.sleep(0.01)
-    first = next(house for house in houses if any(lane.busy for lane in house.gateway.outbox._lanes.values()))
+    first = next(house for house in houses if any(lane.busy for lane in house.gateway.outbox.sender._lanes.values()))
     second = next(house for house in houses if house is not first)
     await first.kill()
     first.fake.held = None

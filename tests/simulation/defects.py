@@ -8,7 +8,7 @@ from typing import Any, Final
 from unittest import mock
 
 from gateway.amqp.operations import Settlement
-from gateway.core.publishing import in_doubt, publisher
+from gateway.core.publishing import publisher, sending
 from gateway.core.sources import intake
 from gateway.core.sources.fetching import settle
 from gateway.ledger import Ledger
@@ -56,7 +56,7 @@ DEFECTS: Final[Mapping[str, tuple[Any, str, Any]]] = {
     "a delivery is acknowledged before the ledger's commit": (intake.IntakeBatch, "write", _acknowledge_first),
     "what is sent again has no mark": (publisher, "RESENT", {}),
     "the answer under a key is forgotten": (Ledger, "finish_key", _forget_answer),
-    "what is in doubt is not taken over": (in_doubt.InDoubt, "resolve_soon", lambda self: None),
+    "what is in doubt is not taken over": (sending.OutboxSender, "recover_soon", lambda self: None),
     "a branch is prepared before its confirms are there": (BranchLane, "confirmed", _nothing),
     "an outcome that was not recorded is forgotten": (publisher.Publisher, "_record_late", _nothing),
     "messages with a key are handed out in any order": (DeliveryStore, "claim", _unordered),

@@ -20,7 +20,7 @@ from gateway.ledger import (
     BacklogEntry,
     EventKind,
     MessageState,
-    Promised,
+    OutboxEntry,
     RecordedEvent,
     StoredMessage,
     id_text,
@@ -48,7 +48,7 @@ class Holding(msgspec.Struct, frozen=True):
     """What the ledger owes and keeps of a message."""
 
     deliveries: Sequence[BacklogEntry] = ()
-    outbox: Promised | None = None
+    outbox: OutboxEntry | None = None
     in_doubt: bool = False
     """A publish is without its outcome."""
     body: bool = False

@@ -16,7 +16,7 @@ from gateway.api.resources.allowed_keys import foreign_key
 from gateway.api.resources.patching import MEDIA, MERGE_PATCH
 from gateway.core.publishing.outbox import ScheduledPublish, moment
 from gateway.errors import NoSuchMessage
-from gateway.ledger import EventKind, MessageState, OutboxFilter, Promised, Timeline, id_text, parse_id
+from gateway.ledger import EventKind, MessageState, OutboxEntry, OutboxFilter, Timeline, id_text, parse_id
 from gateway.notation.values import ValueProblem, text_to_json
 
 
@@ -118,7 +118,7 @@ def _describe(found: ScheduledPublish) -> ScheduledMessage:
     )
 
 
-def _row(row: Promised, waits_for: str, id: str = "") -> ScheduledMessage:
+def _row(row: OutboxEntry, waits_for: str, id: str = "") -> ScheduledMessage:
     return ScheduledMessage(
         id=id or id_text(row.message_id),
         state=MessageState.REFUSED.value if row.dead else MessageState.SCHEDULED.value,

@@ -11,10 +11,9 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
-from gateway.core.publishing import envelopes
-from gateway.core.publishing.publisher import Publication, PublishOutcome
+from gateway.core.publishing.publisher import PublishOutcome
 from gateway.errors import EntriesRefused, GatewayError, LedgerUnavailable, OutcomeUnknown, error_of
-from gateway.ledger import EndedKey, EventKind, Intent, KeyLost, Ledger, Timeline, id_text
+from gateway.ledger import EndedKey, EventKind, KeyLost, Ledger, Timeline, id_text
 from gateway.observing.telemetry import log
 from gateway.runtime.backoff import Backoff
 
@@ -44,14 +43,6 @@ def stay_unknown(results: Sequence[PublishOutcome]) -> None:
         error = result.error
         if error is not None and (error.outcome == "not_sent" or error.retryable) and error.outcome != "unknown":
             result.error = OutcomeUnknown(f"an earlier attempt has no outcome, and this one failed: {error}")
-
-
-def outgoing_of(intent: Intent) -> Publication:
-    """The message of an intent, to be sent again. Raises :class:`~gateway.core.publishing.envelopes.EnvelopeError`."""
-    message, mandatory = envelopes.decode(intent.payload)
-    return Publication(
-        intent.routing_key, message, mandatory, intent.message_id, id_text(intent.message_id), resent=True
-    )
 
 
 async def known(ledger: Ledger, message_id: bytes) -> PublishOutcome:

@@ -33,15 +33,14 @@ import msgspec
 
 from gateway.core.publishing import envelopes, fingerprints
 from gateway.core.publishing.endings import LATE_CONFIRM, finality, insist, known, stay_unknown
+from gateway.core.publishing.entries import keyed_entry
 from gateway.core.publishing.publisher import (
     DONE,
     REPEATED,
     Publication,
     Publisher,
     PublishOutcome,
-    describe,
     groups_of,
-    version_name,
 )
 from gateway.errors import (
     EntriesRefused,
@@ -55,7 +54,6 @@ from gateway.errors import (
 )
 from gateway.ledger import (
     EndedKey,
-    Intent,
     KeyClaim,
     Ledger,
     LogEntry,
@@ -317,20 +315,12 @@ class _Work:
 
     async def _claims(self, lines: Sequence[_Line]) -> Sequence[KeyClaim | GatewayError]:
         """What the ledger says of each key; in time, or nothing is claimed."""
-        name, version = self.upstream.name, version_name(self.upstream)
+        name = self.upstream.name
         at = clock.now_ns() // 1000
         wanted = []
         for line in lines:
             item = line.item
-            intent = Intent(
-                message_id=item.id,
-                broker=name,
-                exchange=self.exchange,
-                routing_key=item.routing_key,
-                payload=line.payload,
-                at=at,
-                message=describe(name, version, self.exchange, item, self.client, "http"),
-            )
+            intent = keyed_entry(self.upstream, self.exchange, item, self.client, at, line.payload)
             older = fingerprints.older_of_message(name, self.exchange, item, line.payload)
             wanted.append(Wanted(item.key, line.fingerprint, (intent,), older))
         error: GatewayError

@@ -28,18 +28,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeAlias
 
-from gateway.core.publishing import envelopes
 from gateway.core.publishing.endings import (
     LATE_CONFIRM,
     PAUSE_MAX,
     PAUSE_MIN,
     finality,
     known,
-    outgoing_of,
     stay_unknown,
 )
+from gateway.core.publishing.entries import keyed_entry, publication_of
 from gateway.core.publishing.fingerprints import Older
-from gateway.core.publishing.publisher import Publication, Publisher, PublishOutcome, describe, version_name
+from gateway.core.publishing.publisher import Publication, Publisher, PublishOutcome
 from gateway.errors import (
     EntriesRefused,
     KeyReused,
@@ -49,7 +48,6 @@ from gateway.errors import (
     Overloaded,
 )
 from gateway.ledger import (
-    Intent,
     KeyLost,
     Ledger,
     LogEntry,
@@ -195,20 +193,8 @@ class KeyedPublisher:
         within: float,
         render: Render,
     ) -> KeyedAnswer:
-        version = version_name(upstream)
         at = clock.now_ns() // 1000
-        intents = [
-            Intent(
-                message_id=item.id,
-                broker=upstream.name,
-                exchange=exchange,
-                routing_key=item.routing_key,
-                payload=envelopes.encode(item.message, item.mandatory),
-                at=at,
-                message=describe(upstream.name, version, exchange, item, request.client, "http"),
-            )
-            for item in messages
-        ]
+        intents = [keyed_entry(upstream, exchange, item, request.client, at) for item in messages]
         claim = await self._ledger.claim_key(request.client, request.key, request.fingerprint, intents, request.older)
         match claim:
             case StoredAnswer(status, headers, body):
@@ -223,7 +209,7 @@ class KeyedPublisher:
         try:
             if isinstance(claim, Unknown):
                 self._pending[request.client, request.key].ids = [id_text(octets) for octets in claim.ids]
-                messages = [outgoing_of(intent) for intent in claim.intents]
+                messages = [publication_of(intent) for intent in claim.intents]
                 exchange = claim.intents[0].exchange if claim.intents else ""
             sending = messages
             results = sent = await self._send(upstream, exchange, messages, within)

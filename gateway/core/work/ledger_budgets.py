@@ -13,11 +13,11 @@ from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from functools import partial
-from typing import Final
+from typing import Final, Literal
 
 from gateway.budgets import Budgets, ShareHolder
 from gateway.errors import BudgetExceeded, GatewayError, LedgerUnavailable, Overloaded
-from gateway.ledger import Ledger
+from gateway.ledger import Ledger, OutboxEntry
 from gateway.ledger.writing import holdings
 from gateway.observing.telemetry import log
 from gateway.runtime.clock import clock
@@ -118,6 +118,12 @@ class LedgerBudgets:
             self._budgets[resource].recount(found, changes.added, changes.removed)
 
     # ---------------------------------------------------------------------------------------------- changes
+
+    def entries_changed(self, entries: Sequence[OutboxEntry], sign: Literal[1, -1]) -> None:
+        """The outbox holds these from now on (1), or no more (-1)."""
+        for client in {entry.client for entry in entries}:
+            sizes = [len(entry.payload) for entry in entries if entry.client == client]
+            self.scheduled_changed(client, sign * len(sizes), sign * sum(sizes))
 
     def scheduled_changed(self, client: str, messages: int, payload_bytes: int) -> None:
         """Count publishes that the ledger holds now; below 0: that it holds no more."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from gateway.errors import GatewayError
 from gateway.ledger.pending.keys import ANSWERED, FREE, UNKNOWN
 from gateway.ledger.writing.calls import Claim, SettleKey
-from gateway.ledger.writing.records import Intent, KeyClaim, LogEntry, New, StoredAnswer
+from gateway.ledger.writing.records import KeyClaim, LogEntry, New, OutboxEntry, StoredAnswer
 
 if TYPE_CHECKING:
     from gateway.ledger.store import Ledger
@@ -30,7 +30,7 @@ class Wanted(NamedTuple):
     key: str
     fingerprint: bytes
     """A digest of what it stands for; another one under the same key is a Mismatch."""
-    intents: Sequence[Intent]
+    intents: Sequence[OutboxEntry]
     older: Callable[[], Collection[bytes]] = tuple
     """Makes other digests that stand for the same."""
 

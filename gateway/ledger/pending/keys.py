@@ -26,12 +26,12 @@ from gateway.ledger.db.prepared import once
 from gateway.ledger.db.shards import INSERT, ShardLease, alive
 from gateway.ledger.writing.calls import Claim, SettleKey, WriterCall
 from gateway.ledger.writing.records import (
-    Intent,
     KeyClaim,
     KeyLost,
     LogEntry,
     Mismatch,
     New,
+    OutboxEntry,
     RunningRequest,
     StoredAnswer,
     Unknown,
@@ -216,10 +216,12 @@ class KeyStatements:
             deferred += first.values()  # gone between the two statements
         return new, deferred
 
-    def _take(self, connection: sa.Connection, rows: Sequence[Any], hold: dict[str, int]) -> dict[bytes, list[Intent]]:
+    def _take(
+        self, connection: sa.Connection, rows: Sequence[Any], hold: dict[str, int]
+    ) -> dict[bytes, list[OutboxEntry]]:
         """Make keys and their obligations this process's. ``rows`` have the id, client and key of each; returns its
         intents by its id."""
-        taken: dict[bytes, list[Intent]] = {row.id: [] for row in rows}
+        taken: dict[bytes, list[OutboxEntry]] = {row.id: [] for row in rows}
         if not rows:
             return taken
         names = {row.id: (text(row.client), text(row.key)) for row in rows}
@@ -230,7 +232,7 @@ class KeyStatements:
             client, key = names[row.key_id]
             sent = (row.message_id, row.key_id, row.exchange, row.routing_key, row.payload)
             taken[row.key_id].append(
-                Intent(
+                OutboxEntry(
                     message_id=row.message_id,
                     broker=row.broker,
                     exchange=text(row.exchange),
@@ -240,6 +242,7 @@ class KeyStatements:
                     client=client,
                     key=key,
                     attempt=row.attempt,
+                    doubtful=True,
                 )
             )
         return taken
@@ -282,7 +285,7 @@ class KeyStatements:
             LogEntry(row.message_id, EventKind.UNKNOWN, max(now, row.at + 1), row.broker, "", IN_DOUBT) for row in found
         ]
 
-    def take_in_doubt(self, connection: sa.Connection, lease: ShardLease, limit: int, now: int) -> list[Intent]:
+    def take_in_doubt(self, connection: sa.Connection, lease: ShardLease, limit: int, now: int) -> list[OutboxEntry]:
         """Take over keys whose process died, until there are about ``limit`` intents or no more keys. The intents of
         one key stay together."""
         hold = {"my_shard": lease.shard, "my_fence": lease.fence, "expires": now + self.retention}

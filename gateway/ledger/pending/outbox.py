@@ -1,8 +1,13 @@
-"""``ledger.outbox``: pending publishes, to be sent now or at a time.
+"""``ledger.outbox``: publishes that still have to be sent, each an :class:`OutboxEntry`.
 
-A row is the promise of a 202: it is there until its outcome is. Its sender holds it by shard and fence, as
-everything that is in doubt is held (:mod:`gateway.ledger.db.shards`): the rows of a process that died are free at once,
-and are handed out again with a higher ``attempt``, to be marked as possible duplicates.
+An entry is in one of two tables, and goes with its outcome. ``outbox`` has what the ledger took for its callers (202),
+to be sent when it is due. ``obligations`` has what a caller waits for: the request sends it at once, and holds it for
+its Idempotency-Key. Who holds a row does so by shard and fence (:mod:`gateway.ledger.db.shards`). What a process held
+that died is free at once, and handed out again with a higher ``attempt``, to be marked as a possible duplicate:
+
+* of ``outbox``, by ``claim``, to the process that sends for the broker, while the broker is up;
+* of ``obligations``, by ``take_over``, to the first process that asks. It is sent again, or waits for the repeat of
+  its key.
 """
 
 from __future__ import annotations
@@ -12,19 +17,21 @@ from typing import Any, Protocol
 
 import sqlalchemy as sa
 
+from gateway.errors import KeyRunning
 from gateway.ledger.db.batch import RowBatch, select_rows
 from gateway.ledger.db.checksums import DAMAGED, checksum, is_sound
 from gateway.ledger.db.encoding import document, octets, parse, text
 from gateway.ledger.db.engine import Database
 from gateway.ledger.db.models import outbox
 from gateway.ledger.db.prepared import PreparedStatement, once
-from gateway.ledger.db.shards import INSERT, ShardLease, Shards, alive
+from gateway.ledger.db.shards import INSERT, ShardLease, alive
 from gateway.ledger.pending.bodies import matching
 from gateway.ledger.pending.delivery_rows import when
-from gateway.ledger.pending.owed import OutboxFilter, Promised
-from gateway.ledger.writing.calls import Put, SettleOutbox, WriterCall
+from gateway.ledger.pending.keys import ANSWERED, KeyStatements
+from gateway.ledger.pending.owed import OutboxFilter
+from gateway.ledger.writing.calls import Claim, Put, SettleKey, SettleOutbox, WriterCall
 from gateway.ledger.writing.dividing import divided, future, place_of
-from gateway.ledger.writing.records import LogEntry
+from gateway.ledger.writing.records import KeyClaim, LogEntry, New, OutboxEntry, StoredAnswer, Unknown
 
 NOBODY = -1
 """``shard`` of a row that nobody holds."""
@@ -154,7 +161,7 @@ class OutboxRows:
 
     def claim(
         self, connection: sa.Connection, lease: ShardLease, limit: int, brokers: Collection[str], there: int
-    ) -> list[Promised]:
+    ) -> list[OutboxEntry]:
         """Take what is due and nobody's."""
         due = connection.execute(self._due, {"now": there, "brokers": list(brokers), "most": limit}).all()
         batch = RowBatch()
@@ -168,7 +175,7 @@ class OutboxRows:
             return []
         rows = connection.execute(self._claim, batch.parameters(my_shard=lease.shard, my_fence=lease.fence))
         doubtful = {row.message_id for row in due if row.doubtful}
-        found = [_promised(row, doubtful=row.message_id in doubtful) for row in rows]
+        found = [_entry(row, doubtful=row.message_id in doubtful) for row in rows]
         return sorted(found, key=lambda row: (row.due_at, row.message_id))
 
     def release(self, connection: sa.Connection, lease: ShardLease) -> int:
@@ -204,21 +211,23 @@ class OutboxStore:
         self,
         ledger: OutboxAccess,
         rows: OutboxRows,
-        shards: Shards,
+        keys: KeyStatements,
         append: Callable[[sa.Connection, ShardLease, list[LogEntry]], None],
         group_max: int,
-        clock: Callable[[], int] | None,
+        now: Callable[[], int],
+        db_now: Callable[[], int],
     ) -> None:
-        """``append`` writes events in a transaction that has not entered its shard; ``clock`` stands for the
-        database's, in microseconds (tests)."""
+        """``append`` writes events in a transaction that has not entered its shard; ``now`` is this process's clock,
+        ``db_now`` the database's, as a transaction of the writer's has read it; both in microseconds."""
         self._ledger = ledger
         self._rows = rows
-        self._shards = shards
+        self._keys = keys
         self._append = append
         self._group_max = group_max
-        self._clock = clock
+        self._now = now
+        self._db_now = db_now
 
-    async def put(self, rows: Sequence[Promised], entries: Sequence[LogEntry] = ()) -> None:
+    async def put(self, rows: Sequence[OutboxEntry], entries: Sequence[LogEntry] = ()) -> None:
         """Owe publishes from now on, with their events in one commit, unless there are more than ``group_max`` or one
         is bad. A message whose id is there already is left alone. Durable when it returns.
 
@@ -229,15 +238,80 @@ class OutboxStore:
         if rows or entries:
             await divided(self._ledger, Put(future(), rows, entries), self._group_max)
 
-    async def claim(self, limit: int, brokers: Collection[str]) -> list[Promised]:
+    async def put_keyed(
+        self,
+        client: str,
+        key: str,
+        fingerprint: bytes,
+        rows: Sequence[OutboxEntry],
+        entries: Sequence[LogEntry],
+        *,
+        status: int,
+        headers: Mapping[str, str],
+        body: bytes,
+        older: Callable[[], Collection[bytes]] = tuple,
+    ) -> KeyClaim:
+        """Owe publishes from now on, and keep the answer under the Idempotency-Key, in one commit with their events:
+        no crash can leave one without the other. New: that is done. StoredAnswer, Mismatch, RunningRequest: nothing was
+        written.
+
+        Raises:
+            KeyRunning: a request with this key ended without an outcome, and is another's to resolve.
+            LedgerUnavailable, EntriesRefused: nothing was written.
+        """
+
+        def put(connection: sa.Connection, lease: ShardLease) -> KeyClaim:
+            now = self._now()
+            while True:
+                claim = Claim(_nobody(), client, key, fingerprint, (), older)
+                _, deferred = self._keys.claim(connection, lease, [claim], now)
+                if not deferred:
+                    break
+            if claim.error is not None:
+                raise claim.error
+            found: KeyClaim = claim.result
+            if isinstance(found, Unknown):  # rolls back: the key is another's
+                raise KeyRunning("an earlier request with this Idempotency-Key has no outcome yet")
+            if not isinstance(found, New):
+                return found
+            self._append(connection, lease, list(entries))
+            self._rows.put(connection, [Put(_nobody(), rows)], now, self._db_now())
+            end = SettleKey(_nobody(), client, key, ANSWERED, (), StoredAnswer(status, dict(headers), body))
+            self._keys.settle(connection, lease, [end], now)
+            if end.error is not None:
+                raise end.error
+            return found
+
+        answer: KeyClaim = await self._ledger.task(put)
+        return answer
+
+    async def take_over(self, limit: int = 1_000) -> list[OutboxEntry]:
+        """Take over what dead processes held for requests (at start, on ``Ledger.on_takeover``, and until it returns
+        nothing).
+
+        Messages without a key end as ``unknown`` here: nobody can repeat them. Those of a key are returned, at most
+        ``limit`` of them: now this process's, with ``attempt`` one higher, to be sent again with the same id, recorded
+        as ``resent`` and settled with their key.
+        """
+
+        def take_over(connection: sa.Connection, lease: ShardLease) -> list[OutboxEntry]:
+            now = self._now()
+            plain = self._keys.plain_in_doubt(connection, limit, now)
+            self._append(connection, lease, plain)
+            found = self._keys.take_in_doubt(connection, lease, limit, now)
+            return found if found or len(plain) < limit else take_over(connection, lease)
+
+        found: list[OutboxEntry] = await self._ledger.task(take_over)
+        return found
+
+    async def claim(self, limit: int, brokers: Collection[str]) -> list[OutboxEntry]:
         """What is due at these brokers and held by nobody that lives: this process's from now on, with ``attempt`` one
         higher. ``doubtful``: another process held it and died, so that it may have been sent."""
 
-        def claim(connection: sa.Connection, lease: ShardLease) -> list[Promised]:
-            there = self._shards.now if self._clock is None else self._clock()
-            return self._rows.claim(connection, lease, limit, brokers, there)
+        def claim(connection: sa.Connection, lease: ShardLease) -> list[OutboxEntry]:
+            return self._rows.claim(connection, lease, limit, brokers, self._db_now())
 
-        found: list[Promised] = await self._ledger.task(claim)
+        found: list[OutboxEntry] = await self._ledger.task(claim)
         return found
 
     async def settle(
@@ -310,8 +384,7 @@ class OutboxStore:
         """
 
         def reschedule(connection: sa.Connection, lease: ShardLease) -> bool:
-            there = self._shards.now if self._clock is None else self._clock()
-            if not self._rows.reschedule(connection, message_id, when(due_at, now, now, there), reason):
+            if not self._rows.reschedule(connection, message_id, when(due_at, now, now, self._db_now()), reason):
                 return False
             self._append(connection, lease, [entry])
             return True
@@ -319,14 +392,14 @@ class OutboxStore:
         found: bool = await self._ledger.task(reschedule)
         return found
 
-    async def get(self, message_id: bytes) -> Promised | None:
+    async def get(self, message_id: bytes) -> OutboxEntry | None:
         """One by id. None: it is sent or taken back, or never was."""
         found, _ = await self.page(OutboxFilter(message_id=message_id), limit=1)
         return found[0] if found else None
 
     async def page(
         self, where: OutboxFilter | None = None, cursor: str | None = None, limit: int = 100
-    ) -> tuple[list[Promised], str | None]:
+    ) -> tuple[list[OutboxEntry], str | None]:
         """Publishes in the order of their ids, and the cursor of the next page (None: that was the last).
 
         Raises:
@@ -345,11 +418,11 @@ class OutboxStore:
         if cursor is not None:
             query = query.where(outbox.c.message_id > place_of(cursor))
 
-        def page(connection: sa.Connection) -> tuple[list[Promised], str | None]:
-            found = [_promised(row) for row in connection.execute(query)]
+        def page(connection: sa.Connection) -> tuple[list[OutboxEntry], str | None]:
+            found = [_entry(row) for row in connection.execute(query)]
             return found[:limit], found[limit - 1].message_id.hex() if len(found) > limit else None
 
-        answer: tuple[list[Promised], str | None] = await self._ledger.read(page)
+        answer: tuple[list[OutboxEntry], str | None] = await self._ledger.read(page)
         return answer
 
     async def oldest(self, broker: str, client: str, by: int) -> int | None:
@@ -374,10 +447,10 @@ class OutboxStore:
         return found
 
 
-def _promised(row: Any, *, doubtful: bool = False) -> Promised:
+def _entry(row: Any, *, doubtful: bool = False) -> OutboxEntry:
     """A row; one that is not what was written has no payload, and cannot be sent."""
     sent = (row.message_id, row.broker.encode(), row.exchange, row.routing_key, row.payload, row.client)
-    return Promised(
+    return OutboxEntry(
         message_id=row.message_id,
         broker=row.broker,
         exchange=text(row.exchange),
@@ -392,3 +465,8 @@ def _promised(row: Any, *, doubtful: bool = False) -> Promised:
         dead=row.due_at == NEVER,
         doubtful=doubtful,
     )
+
+
+def _nobody() -> Any:
+    """In place of a call's future: what is done here is done within one call, and nobody waits for it."""
+    return None

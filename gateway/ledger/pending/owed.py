@@ -214,32 +214,6 @@ class KeptBody(msgspec.Struct, frozen=True):
     """Octets of the body; one that is larger than ``retention.body_max`` is not kept."""
 
 
-class Promised(msgspec.Struct, frozen=True, kw_only=True):
-    """A pending publish: taken over HTTP, to be sent at a time."""
-
-    message_id: bytes
-    broker: str
-    exchange: str
-    routing_key: str
-    payload: bytes
-    """The message, encoded by the caller; opaque here."""
-    at: int
-    """When it was taken, by this process's clock."""
-    due_at: int = 0
-    """When it is to be sent, in microseconds since 1970; not after now: at once."""
-    attempt: int = 0
-    """How often it was handed out."""
-    reason: dict[str, Any] = {}
-    """Why the last attempt failed."""
-    client: str = ""
-    claimed: bool = False
-    """A process that lives is about to send it."""
-    dead: bool = False
-    """It was refused for good, and is kept with its reason."""
-    doubtful: bool = False
-    """Handed out just now, after a process that held it had died: it may have been sent."""
-
-
 class OutboxFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Which publishes of the outbox; None is any."""
 

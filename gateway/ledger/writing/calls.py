@@ -12,8 +12,8 @@ import sqlalchemy as sa
 from gateway.budgets import ALONE
 from gateway.ledger.db.shards import ShardLease
 from gateway.ledger.logs.logged import Spooled
-from gateway.ledger.pending.owed import BacklogEntry, BacklogSettlement, Ending, KeptBody, Owed, Promised
-from gateway.ledger.writing.records import InboxRow, Intent, LogEntry, StoredAnswer
+from gateway.ledger.pending.owed import BacklogEntry, BacklogSettlement, Ending, KeptBody, Owed
+from gateway.ledger.writing.records import InboxRow, LogEntry, OutboxEntry, StoredAnswer
 from gateway.ledger.writing.states import EventKind
 
 T = TypeVar("T", LogEntry, InboxRow)
@@ -102,7 +102,7 @@ class Claim(WriterCall):
         client: str,
         key: str,
         fingerprint: bytes,
-        intents: Sequence[Intent],
+        intents: Sequence[OutboxEntry],
         older: Callable[[], Collection[bytes]] = tuple,
     ) -> None:
         super().__init__(future)
@@ -360,7 +360,7 @@ class Put(WriterCall):
 
     __slots__ = ("entries", "promised")
 
-    def __init__(self, future: Future[Any], promised: Sequence[Promised], entries: Sequence[LogEntry] = ()) -> None:
+    def __init__(self, future: Future[Any], promised: Sequence[OutboxEntry], entries: Sequence[LogEntry] = ()) -> None:
         super().__init__(future)
         self.promised = promised
         self.entries = entries

@@ -158,8 +158,9 @@ class HourlyEvents(msgspec.Struct, frozen=True):
     """Of the bodies of their messages."""
 
 
-class Intent(msgspec.Struct, frozen=True, kw_only=True):
-    """A publish that is promised: written before the broker is asked, gone once its outcome is written."""
+class OutboxEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A publish that still has to be sent: written before the broker is asked, gone once its outcome is written. It is
+    due at a time, or is a message of a request that holds an Idempotency-Key."""
 
     message_id: bytes
     broker: str
@@ -168,13 +169,25 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True):
     payload: bytes
     """The message, encoded by the caller; opaque here."""
     at: int = 0
+    """When it was taken, by this process's clock, in microseconds since 1970."""
+    client: str = ""
+    """The name of the API key that published it."""
+    key: str = ""
+    """The Idempotency-Key it belongs to, in what comes back; empty: it is due at a time."""
     message: NewMessage | None = None
     """Required by ``claim_key``; None in what comes back."""
-    client: str = ""
-    key: str = ""
-    """The Idempotency-Key it belongs to, in what comes back."""
-    attempt: int = 1
-    """1 at the claim, one more each time it is handed out again."""
+    due_at: int = 0
+    """When it is to be sent, in microseconds since 1970; not after now: at once."""
+    attempt: int = 0
+    """How often it was handed out; the claim of a key counts."""
+    reason: dict[str, Any] = {}
+    """Why the last attempt failed."""
+    claimed: bool = False
+    """A process that lives is about to send it."""
+    dead: bool = False
+    """It was refused for good, and is kept with its reason."""
+    doubtful: bool = False
+    """Handed out just now, after it was held before: it may have been sent."""
 
 
 class New(msgspec.Struct, frozen=True):
@@ -213,7 +226,7 @@ class Unknown(msgspec.Struct, frozen=True):
     all messages of the key; those without an intent have their outcome in their timeline."""
 
     ids: tuple[bytes, ...]
-    intents: tuple[Intent, ...]
+    intents: tuple[OutboxEntry, ...]
 
 
 KeyClaim: TypeAlias = New | StoredAnswer | Mismatch | RunningRequest | Unknown
