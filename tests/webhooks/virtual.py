@@ -353,7 +353,9 @@ class FakeBroker:
         """How many of its messages are with consumers."""
         return sum(consumer.out for consumer in self.consumers.get(queue, ()))
 
-    async def consume(self, queue: str, prefetch: int, on_delivery: Callable[[Any], None]) -> FakeConsumer:
+    async def consume(
+        self, queue: str, prefetch: int, on_delivery: Callable[[Any], None], *, holder: tuple[str, str]
+    ) -> FakeConsumer:
         await asyncio.sleep(0.001)
         self.queues.setdefault(queue, deque())
         consumer = FakeConsumer(self, queue, prefetch, on_delivery)

@@ -48,6 +48,8 @@ BODIES: Final[Mapping[str, Mapping[str, Any]]] = {
     "put_queue": {"A durable queue": {"durable": True}},
     "put_exchange": {"A topic exchange": {"type": "topic", "durable": True}},
     "post_binding": {"From `events` to `orders`": {"exchange": "events", "queue": "orders", "binding_key": "order.#"}},
+    "take_and_give_back": {"The first two": {"limit": 2}},
+    "reschedule": {"In an hour": {"delay_seconds": 3_600}},
     "put_subscription": {"Pull from a queue": {"broker": _BROKER, "queue": "orders"}},
     "patch_subscription": {"Longer leases": {"ack_deadline_seconds": 60}},
     "publish": {
