@@ -35,8 +35,8 @@ class ReplayItem:
     """A message that is to be sent once more."""
 
     __slots__ = (
-        "counted", "delivery", "error", "exchange", "id", "key", "message", "name", "new", "original", "place",
-        "recorded", "resent", "routing_key", "row", "sha256", "status", "text", "to", "tries",
+        "counted", "delivery", "error", "exchange", "id", "is_copy", "key", "message", "name", "new", "original",
+        "place", "recorded", "resent", "routing_key", "row", "sha256", "status", "text", "to", "tries",
     )  # fmt: skip
 
     def __init__(self, key: str, id: bytes, message: Message, place: ReplayPlace | None) -> None:
@@ -59,6 +59,8 @@ class ReplayItem:
         """The same as text."""
         self.resent = False
         """It may have been sent before."""
+        self.is_copy = False
+        """Another copy of the same message was sent by this replay, under the same id."""
         self.counted = False
         """It may be one that was counted as sent before."""
         self.recorded = False
@@ -77,6 +79,11 @@ class ReplayItem:
         """What the ledger owes of it."""
         self.delivery: Delivery | None = None
         """What its broker holds of it."""
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether it goes out with the mark of what may have been sent before."""
+        return self.resent or self.is_copy
 
     @property
     def told(self) -> str:

@@ -225,7 +225,7 @@ class Runner:
                 self._leave(items, late)
                 raise
             sent = sum(item.error is None for item in fresh)
-            resent = sum(item.error is None and item.resent for item in items)
+            resent = sum(item.error is None and item.is_marked for item in items)
         refusals = [*chunk.refused, *(refusal_of(item.told, item.error) for item in items if item.error is not None)]
         if refusals:
             await self._patiently(lambda: self._store.name(job.id, job.pages, refusals))
@@ -271,8 +271,12 @@ class Runner:
             lately = item.name in self._recent and item.delivery is not None and item.delivery.redelivered
             item.resent = item.resent or item.name in doubtful or lately
         skipped: list[ReplayItem] = []
-        if job.runs > 1 and items:
-            seen = await self._ledger.seen(job.scope, [item.key for item in items])
+        seen = await self._ledger.seen(job.scope, [item.key for item in items]) if items else {}
+        keys = set(seen)
+        for item in items:  # copies of a message have one key, and so one id here
+            item.is_copy = item.key in keys
+            keys.add(item.key)
+        if job.runs > 1:
             skipped = [
                 item
                 for item in items

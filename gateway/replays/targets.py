@@ -135,7 +135,7 @@ class Recorded:
     def _entries(self, item: ReplayItem, at: int) -> list[LogEntry]:
         """The original's event comes last: what is remembered shares its fate."""
         detail: dict[str, Any] = {"replay": self._job.id, "id": item.text, **self._detail(item)}
-        if item.resent:
+        if item.is_marked:
             detail["resent"] = True
         original = LogEntry(item.id, EventKind.REPLAYED, at, *self._where(item), detail, item.original)
         return [*self._sent(item, at), original]
@@ -235,7 +235,7 @@ class BrokerTarget(Recorded):
 
     def _publish(self, upstream: Upstream, place: ReplayPlace, item: ReplayItem) -> asyncio.Future[PublishReceipt]:
         entries = {"id": item.text, "replay": self._job.id, "replay_of": id_text(item.id)}
-        if item.resent:
+        if item.is_marked:
             entries["resent"] = "1"
         message = copy_of(item.message, entries, annotated=upstream.settings.annotate)
         return upstream.publish_nowait(
@@ -268,7 +268,7 @@ class BrokerTarget(Recorded):
         message = describe(broker, version, place.exchange, outgoing, self._job.client, "replay")
         detail = {"replay": self._job.id, "of": id_text(item.id)}
         entries = [LogEntry(item.new, EventKind.CONFIRMED, at, broker, version, detail, message)]
-        if item.resent:
+        if item.is_marked:
             entries.insert(0, LogEntry(item.new, EventKind.RESENT, at, broker, version, None, message))
         return entries
 
@@ -377,7 +377,7 @@ class HttpTarget(Recorded):
             message=item.message,
             attempt=item.tries + 1,
             redelivered=True,
-            resent=item.resent,
+            resent=item.is_marked,
         )
 
     def _detail(self, item: ReplayItem) -> dict[str, str]:

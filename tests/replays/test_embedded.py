@@ -109,6 +109,32 @@ async def pulled(client: httpx.AsyncClient, broker: str, queue: str, count: int)
     return found
 
 
+async def test_the_second_copy_of_a_message_is_marked(client: httpx.AsyncClient) -> None:
+    """A message was sent again because nobody knew its outcome, and both copies are dead letters."""
+    queues = "/v1/brokers/local-0-9-1/queues"
+    for queue in ("dead", "orders"):
+        await client.put(f"{queues}/{queue}", json={})
+    port = (await client.get("/v1/brokers/local-0-9-1")).json()["port"]
+
+    def send() -> None:
+        """As another program does: without an id of the gateway."""
+        with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", port)) as connection:
+            channel = connection.channel()
+            for name, body in (("m-1", b"once"), ("m-2", b"twice"), ("m-2", b"twice"), ("m-2", b"another body")):
+                channel.basic_publish("", "dead", body, pika.BasicProperties("text/plain", message_id=name))
+
+    await asyncio.to_thread(send)
+    source = {"queue": {"broker": "local-0-9-1", "queue": "dead"}}
+    target = {"broker": "local-0-9-1", "exchange": "amq.default", "routing_key": "orders"}
+    answer = await client.post("/v1/replays", json={"source": source, "target": target})
+    job = await ended(client, answer.json()["id"])
+    assert (job["state"], job["sent"], job["resent"]) == ("done", 4, 1)
+    found = await pulled(client, "local-0-9-1", "orders", 4)
+    assert [(each["message"]["payload"], each.get("resent", False)) for each in found] == [
+        ("once", False), ("twice", False), ("twice", True), ("another body", False),
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_a_dead_letter_queue_goes_back(client: httpx.AsyncClient, version: str) -> None:
     """Rejected by a consumer, dead-lettered by the broker, driven back to the very queue, once."""

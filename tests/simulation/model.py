@@ -23,9 +23,13 @@ NEXT: Final[Mapping[EventKind | None, frozenset[EventKind]]] = {
     EventKind.CANCELLED: frozenset(),
 }
 """Last event of the publish -> those that may follow; None: there was none yet."""
+COPIES: Final = NEXT | {EventKind.CONFIRMED: frozenset({EventKind.RESENT})}
+"""The same of a message of a replay: copies of one message have one id there, and the second is ``resent``."""
 
 
-def impossible(kinds: Iterable[EventKind]) -> Sequence[tuple[EventKind | None, EventKind]]:
+def impossible(
+    kinds: Iterable[EventKind], table: Mapping[EventKind | None, frozenset[EventKind]] = NEXT
+) -> Sequence[tuple[EventKind | None, EventKind]]:
     """Return the transitions of a message's publish that the table does not have. ``kinds``: all its events, the
     oldest first; those of consumers say nothing of the publish."""
     last: EventKind | None = None
@@ -33,7 +37,7 @@ def impossible(kinds: Iterable[EventKind]) -> Sequence[tuple[EventKind | None, E
     for kind in kinds:
         if RULES[kind].phase is not MessagePhase.PUBLISH or kind is EventKind.DUPLICATE_DROPPED:
             continue
-        if kind not in NEXT[last]:
+        if kind not in table[last]:
             found.append((last, kind))
         last = kind
     return found
