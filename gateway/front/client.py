@@ -279,8 +279,8 @@ class FrontClient:
         self._outgoing = 0
         self.held = HeldBytes(self)
         self._working = False
-        self._is_ending = False
-        """The front deletes its exclusive queues, and then says why the connection ends."""
+        self._ending: list[Operation] = []
+        """Why the connection ends, at most one reason: it is sent when the client's exclusive queues are deleted."""
 
     # ------------------------------------------------------------------------------------ called by the port
 
@@ -366,7 +366,7 @@ class FrontClient:
     # --------------------------------------------------------------------------------------------- operations
 
     def _may_take(self, operation: Operation) -> bool:
-        if self._is_ending:
+        if self._ending:
             return False
         channel = self.channels.get(operation.channel)
         return channel is None or channel.over or channel.may_take(operation)
@@ -489,19 +489,19 @@ class FrontClient:
     def end_with(self, reason: Operation) -> None:
         """End the connection for a fault of the client. The reason is sent once its exclusive queues are deleted: the
         client may connect again at once and declare them."""
-        if self._is_ending:
+        if self._ending:
             return
-        self._is_ending = True
+        self._ending.append(reason)
         self._end_channels()
         queues = list(self.exclusive)
         self.exclusive.clear()
         if queues and self.open:
-            self.link.leave(self, queues, lambda: self._ended(reason))
+            self.link.leave(self, queues, self._ended)
         else:
-            self._ended(reason)
+            self._ended()
 
-    def _ended(self, reason: Operation) -> None:
-        self._is_ending = False
+    def _ended(self) -> None:
+        reason = self._ending.pop()
         if self.is_connected:
             self.tell(reason)
             self.rouse()

@@ -17,9 +17,9 @@ from tests.simulation.model import NEXT, impossible
 ROOT = Path(__file__).resolve().parent.parent.parent
 WORLDS = 120
 FOUND = (106, 107, 292, 308, 1183, 1350, 1579, 1835, 20893, 20960)
-"""Seeds of worlds that failed once, beyond the first ones: a branch was prepared before its confirms were there,
-outcomes were not recorded, a subscription was stopped while its broker was silent, copies of a message in a dead-letter
-queue were replayed without a mark, and mistakes of the simulation."""
+"""Seeds of worlds that failed once, beyond the first ones. A branch was prepared before its confirms were there.
+Outcomes were not recorded. A subscription was stopped while its broker was silent. Copies of a message in a dead-letter
+queue were replayed without a mark. And the simulation had mistakes of its own."""
 
 
 def simulation(*arguments: str) -> subprocess.CompletedProcess[str]:
