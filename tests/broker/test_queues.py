@@ -45,7 +45,7 @@ def client() -> Client:
 
 def test_declared(client: Client) -> None:
     declared = client.one(DeclareQueue(1, "q", durable=True, arguments={"x-max-length": 5}), Declared)
-    assert declared == Declared(1, 2, 2, "q", 0, 0, True, {"x-max-length": 5})
+    assert declared == Declared(1, 2, 2, "q", 0, 0, True, {"x-max-length": 5}, auto_delete=False)
     client.publish("q")
     client(Consume(1, "q", "tag", acquired=False))
     client.take()
