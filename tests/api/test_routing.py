@@ -74,7 +74,8 @@ def test_not_found(method: str, path: str, code: str) -> None:
         ("/v1/brokers/b/queue", f"no resource at /v1/brokers/b/queue; below /v1/brokers/b there is {BELOW}; {SLASH}"),
         (
             "/v1/brokers/b/queues/a/b",
-            f"no resource at /v1/brokers/b/queues/a/b; below /v1/brokers/b/queues/a there is messages; {SLASH}",
+            "no resource at /v1/brokers/b/queues/a/b; "
+            f"below /v1/brokers/b/queues/a there is holders, messages; {SLASH}",
         ),
         ("/v1/brokers/b:prove", f"no verb 'prove' at this resource, which has probe; {COLON}"),
     ],

@@ -43,6 +43,7 @@ MORE: dict[str, tuple[str, ...]] = {
     "explain": ("--to", "0-10"), "keys create": ("--scope", "admin"),
     "pipeline replay": ("--where", "x", "--to", "b/q"), "pipeline transfer": ("--to", "b/q"),
     "pull": ("--max", "2"), "pull --follow": ("--max", "1"),
+    "scheduled move": ("--delay", "1"),
     "bindings add": ("--queue", "q"), "bindings remove": ("--queue", "q"),
     "dlq show": ("x",), "dlq redrive": ("--subscription", "x"), "dlq purge": ("--subscription", "x"),
     "replays messages": ("--broker", "b", "--to-broker", "b"), "replays queue": ("--to-broker", "b"),

@@ -499,10 +499,10 @@ async def test_for_an_endpoint_that_fails_consumers_do_not_end_and_begin_with_ea
     begun = 0
     consume = world.broker.consume
 
-    async def counted(*args: Any) -> Any:
+    async def counted(*args: Any, **options: Any) -> Any:
         nonlocal begun
         begun += 1
-        return await consume(*args)
+        return await consume(*args, **options)
 
     world.broker.consume = counted  # type: ignore[method-assign]
     world.receivers.put("e", FAILS, schedule=[0, 5, 5, 5, 5, 5, 5], breaker_failures=8)

@@ -20,6 +20,7 @@ If it is not, a row :data:`BROKEN` says so. :mod:`gateway.ledger.access.audit_ch
 from __future__ import annotations
 
 import hmac
+import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
@@ -27,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import sqlalchemy as sa
 
-from gateway.ledger.db.encoding import document, parse
+from gateway.ledger.db.encoding import document
 from gateway.ledger.db.models import audit_log
 from gateway.observing.telemetry import log
 
@@ -83,7 +84,8 @@ class AuditRow(NamedTuple):
 
     def document(self) -> dict[str, Any]:
         """The entry, decoded. Raises ValueError where it is no JSON any more."""
-        return parse(self.entry)
+        found: dict[str, Any] = json.loads(self.entry or b"{}")  # the check of the chain names what does not fit
+        return found
 
 
 class AuditHead(NamedTuple):
