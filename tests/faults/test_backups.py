@@ -190,9 +190,10 @@ class Run:
                     ids = [each["ack_id"] for each in found]
                     await asyncio.sleep(pause)
                     if ids:
+                        # It is done with them, and the broker may hear of it even if the kill takes the answer away.
+                        self.history.settled[way].update(each["message"]["payload"] for each in found)
                         answer = await client.post(f"/v1/subscriptions/{way}:acknowledge", json={"ack_ids": ids})
                         answer.raise_for_status()
-                        self.history.settled[way].update(each["message"]["payload"] for each in found)
                 except httpx.TransportError:
                     return
 
