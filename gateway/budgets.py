@@ -192,6 +192,10 @@ RESOURCES: Final[Mapping[str, BudgetResource]] = {
             "budgets.totals", "process", "What is over the share waits until the broker answers.",
         ),
         BudgetResource(
+            "front_deliveries", "deliveries that clients of a user of a front may hold beyond `prefetch_max`",
+            1_000_000, "budgets.totals", "process", "What is over the share is not sent before clients acknowledge.",
+        ),
+        BudgetResource(
             "held_bytes", "bytes of messages that pushed subscriptions, bridges and taps hold", 1 << 30,
             "budgets.totals", "process", "Lower prefetch_octets of some of them.", is_split=False,
         ),

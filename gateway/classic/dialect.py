@@ -72,6 +72,8 @@ class Dialect:
     """False: the server answers 540."""
     prefetch_size: bool = True
     """False: the server answers 540."""
+    channel_prefetch: bool = False
+    """basic.qos counts for all consumers of its channel, and at once, whether it is ``global`` or not."""
     flow_from_client: bool = True
     """False: the server answers 540 to channel.flow."""
     update_secret: bool = False
@@ -111,7 +113,7 @@ QPID_TRAITS: Final[Mapping[str, Any]] = {
         (
             "recover_without_requeue", "query_binding", "browse", "immediate", "prefetch_size", "flow_from_client",
             "nack_before_return", "absolute_expiration", "transient_overtakes", "counts_unacked", "expands_gzip",
-            "validates_headers",
+            "validates_headers", "channel_prefetch",
         ),
         True,
     ),

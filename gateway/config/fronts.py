@@ -64,7 +64,8 @@ class FrontSettings(Settings, frozen=True):
     transient_expires_seconds: Seconds = 86_400.0
     """After how long a queue that was to be transient goes when nobody uses it (rule ``transient_queue``); 0: never."""
     prefetch_max: Annotated[int, Meta(ge=1, le=65_535)] = 256
-    """Most deliveries that the broker sends ahead for one consumer. A client that asks for more gets this many."""
+    """Most deliveries that the broker sends ahead for one consumer. A client that asks for more gets more once it holds
+    that many, as far as it reads them and the budget ``front_deliveries`` goes."""
     publish_window: Annotated[int, Meta(ge=1, le=65_535)] = 1_000
     """Most publishes of one channel without the broker's confirm; its client waits at more."""
     publish_window_bytes: Annotated[int, Meta(ge=1 << 16)] = 16 << 20

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from gateway.amqp.operations import Publish
 from gateway.observing.telemetry import Metrics, log
-
-if TYPE_CHECKING:
-    from gateway.front.client import FrontClient
 
 REASON_MAX: Final = 200
 """Longest reason in the log, in characters."""
@@ -23,6 +20,15 @@ REWRITES: Final = "rewrites"
 """By rule."""
 REFUSALS: Final = "refusals"
 """By reply code."""
+
+
+class CountedClient(Protocol):
+    """A client, as the log names it."""
+
+    user: str
+    address: str
+    rewrites: dict[str, int]
+    """Rule -> how often it rewrote what this client asked."""
 
 
 class FrontCounts:
@@ -86,7 +92,7 @@ class FrontCounts:
         self.refused_operations[key] = self.refused_operations.get(key, 0) + 1
         self.add(REFUSALS, str(code))
 
-    def rewritten(self, rule: str, client: FrontClient) -> None:
+    def rewritten(self, rule: str, client: CountedClient) -> None:
         """A rule has rewritten a request: logged once for each client."""
         self.add(REWRITES, rule)
         count = client.rewrites[rule] = client.rewrites.get(rule, 0) + 1
@@ -101,7 +107,7 @@ class FrontCounts:
         """So many bytes more wait for their client."""
         self.held_bytes += size
 
-    def undeliverable(self, client: FrontClient, queue: str, why: str) -> None:
+    def undeliverable(self, client: CountedClient, queue: str, why: str) -> None:
         """A delivery stays unacknowledged until its client goes, and is for others then."""
         self.add(DELIVERIES, "undeliverable")
         log(
@@ -109,7 +115,7 @@ class FrontCounts:
             front=self.front, user=client.user, queue=queue, reason=why[:REASON_MAX],
         )  # fmt: skip
 
-    def publish_lost(self, client: FrontClient, request: Publish, why: str) -> None:
+    def publish_lost(self, client: CountedClient, request: Publish, why: str) -> None:
         """A publish was refused, and its client does not hear of refusals."""
         self.add(PUBLISHES, "lost")
         log(
@@ -117,7 +123,7 @@ class FrontCounts:
             front=self.front, user=client.user, exchange=request.exchange, reason=why[:REASON_MAX],
         )  # fmt: skip
 
-    def consumer_lost(self, client: FrontClient, queue: str, why: str) -> None:
+    def consumer_lost(self, client: CountedClient, queue: str, why: str) -> None:
         """A consumer could not be restored."""
         self.add(DELIVERIES, "consumer_lost")
         log(

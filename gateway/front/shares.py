@@ -1,5 +1,5 @@
-"""What each user of a front may hold of what all its users share: connections, channels at the broker, and bytes of
-publishes without an outcome.
+"""What each user of a front may hold of what all its users share: connections, channels at the broker, bytes of
+publishes without an outcome, and deliveries that its clients hold.
 
 A user may hold its part of the totals in the table of budgets, and the same part of what the front has. A front with
 one user has no shares, for there is nobody else.
@@ -17,6 +17,7 @@ from gateway.errors import GatewayError
 CONNECTIONS: Final = "front_connections"
 CHANNELS: Final = "front_channels"
 BYTES: Final = "front_bytes"
+DELIVERIES: Final = "front_deliveries"
 """Resources."""
 
 
@@ -28,7 +29,10 @@ def label(front: str, user: str) -> str:
 class UserShare:
     """What one user of a front holds."""
 
-    __slots__ = ("_bytes", "_channels", "_connections", "bytes", "channels", "connections", "holder", "settings")
+    __slots__ = (
+        "_bytes", "_channels", "_connections", "_deliveries", "bytes", "channels", "connections", "deliveries",
+        "holder", "settings",
+    )  # fmt: skip
 
     def __init__(self, holder: ShareHolder, settings: FrontSettings, budgets: Budgets) -> None:
         self.holder = holder
@@ -38,7 +42,10 @@ class UserShare:
         """At the broker."""
         self.bytes = 0
         """Of publishes without an outcome."""
+        self.deliveries = 0
+        """That it may hold unsettled, beyond ``prefetch_max`` for each consumer."""
         self._connections, self._channels, self._bytes = budgets[CONNECTIONS], budgets[CHANNELS], budgets[BYTES]
+        self._deliveries = budgets[DELIVERIES]
 
     def _of(self, total: int, holdings: Holdings) -> int:
         """The user's part of what the front has."""
@@ -70,6 +77,23 @@ class UserShare:
         """A channel is over."""
         self.channels -= 1
         self._channels.give(self.holder)
+
+    def take_deliveries(self, wanted: int) -> int:
+        """Count so many deliveries more, or as many as the user may have more. Returns how many these are."""
+        holdings = self._deliveries
+        left = self._of(holdings.total, holdings) - self.deliveries
+        count = min(wanted, left, holdings.total - holdings.reserve - holdings.held)
+        if count <= 0:
+            holdings.count_refusal("share" if left <= 0 else "total")
+            return 0
+        holdings.take(self.holder, count)
+        self.deliveries += count
+        return count
+
+    def give_deliveries(self, count: int) -> None:
+        """So many are no longer wanted."""
+        self.deliveries -= count
+        self._deliveries.give(self.holder, count)
 
     def _take(self, holdings: Holdings, held: int, most: int) -> None:
         if held >= most:
@@ -105,7 +129,7 @@ class FrontShares:
     def leave(self, user: str) -> None:
         """A connection of the user is over: forget the user, if it holds nothing more."""
         found = self._users.get(user)
-        if found is not None and not (found.connections or found.channels or found.bytes):
+        if found is not None and not (found.connections or found.channels or found.bytes or found.deliveries):
             del self._users[user]
 
     def use(self, settings: FrontSettings) -> None:

@@ -406,6 +406,7 @@ NOT_HERE: dict[str, str] = {
     "front_connections": "its clients speak AMQP: tests/front/test_shares.py",
     "front_channels": "its clients speak AMQP: tests/front/test_shares.py",
     "front_bytes": "its clients speak AMQP: tests/front/test_shares.py",
+    "front_deliveries": "what is over it waits, and is not refused: tests/front/test_windows.py",
     "held_bytes": "what is over it waits, and is not refused: tests/core/test_byte_budget.py",
     "ledger_rows": "rows over the share wait, and are not refused: tests/ledger/test_places.py",
 }

@@ -94,7 +94,6 @@ LIBRARIES = (
             "TestIntegrationConsumeFlow": "expects that channel.flow is refused, and panics where it is not",
             "TestConnection_Close_WhenMemoryAlarmIsActive": "needs rabbitmqctl in a container",
             "TestConnectionRecovery": "ends connections with the management plugin of RabbitMQ, at a fixed port",
-            "TestCorruptedMessageIssue7": "acknowledges none of 1,024 messages, more than prefetch_max",
             "TestNotifyClosesAllChansAfterConnectionClose": "uses no broker, and fails now and then",
             "TestChannelCounterShouldNotPanicIssue136": "opens and closes a channel 80,000 times, which takes minutes",
         },

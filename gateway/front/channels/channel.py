@@ -25,6 +25,7 @@ from gateway.front.channels import (
     requests,
     settling,
     treatment,
+    windows,
 )
 from gateway.front.channels.consumers import FrontConsumer, Outstanding
 from gateway.front.channels.refusals import refusal_of, refused
@@ -202,6 +203,7 @@ class FrontChannel:
                     publishing.record(self, request, "unknown", 0, "the channel has ended without the broker's answer")
         for consumer in self.consumers.values():
             self.client.held.add(-consumer.held_bytes)
+            windows.release(self, consumer)
         self.client.count_unconfirmed(-self.unconfirmed_bytes)
         self.sent.clear()
         self.consumers.clear()

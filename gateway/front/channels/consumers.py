@@ -10,6 +10,44 @@ from gateway.amqp.selectors import Selector
 from gateway.broker.consumers import CreditBalance
 
 
+class Window:
+    """How many deliveries of one consumer may be unsettled at the upstream: :mod:`gateway.front.channels.windows`."""
+
+    __slots__ = (
+        "further",
+        "growing",
+        "is_fixed",
+        "is_watched",
+        "newest",
+        "number",
+        "peak",
+        "settled",
+        "size",
+        "undecided",
+    )
+
+    def __init__(self) -> None:
+        self.size = 0
+        """0: the upstream does not know the consumer."""
+        self.growing: dict[str, int] = {}
+        """What it has grown by, step by step: the tag of a further consumer -> its prefetch."""
+        self.further: dict[str, bool] = {}
+        """Tags of further consumers whose deliveries may come -> the upstream has said that they consume."""
+        self.number = 0
+        """Of the last one."""
+        self.is_fixed = False
+        """It cannot grow."""
+        self.is_watched = False
+        """It is looked at in a while."""
+        self.newest = 0
+        """The client's number of the delivery that has used it up."""
+        self.undecided = 0
+        """Deliveries that the client has settled, and the upstream holds until the transaction is over."""
+        self.settled = 0
+        self.peak = 0
+        """Of the deliveries settled last: how many, and the most that were unsettled meanwhile."""
+
+
 class FrontConsumer:
     """One consumer."""
 
@@ -27,6 +65,7 @@ class FrontConsumer:
         "selector",
         "takes_once",
         "waiting",
+        "window",
     )
 
     def __init__(self, request: Consume, no_ack: bool, acks: bool, limit: int, credit: bool) -> None:
@@ -54,6 +93,12 @@ class FrontConsumer:
         self.held_bytes = 0
         self.is_running = False
         """The upstream has said that it consumes."""
+        self.window = Window()
+
+    @property
+    def is_used_up(self) -> bool:
+        """The client holds all that the upstream may send before it settles something."""
+        return self.out + self.window.undecided >= self.window.size
 
     @property
     def has_credit(self) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gateway.amqp import operations
 from gateway.amqp.selectors import Selector, SelectorError
 from gateway.errors import LocalError
-from gateway.front.channels import credit, deliveries
+from gateway.front.channels import credit, deliveries, windows
 from gateway.front.channels.consumers import FrontConsumer
 from gateway.front.channels.refusals import refused
 from gateway.front.channels.requests import NAME_OCTETS
@@ -45,9 +45,9 @@ def consume(channel: FrontChannel, request: Any) -> None:
         channel.consumers[request.consumer_tag] = consumer
         client.host.later(credit.START_AFTER, lambda: credit.start(channel, consumer))
         return
-    credit.set_prefetch(channel, consumer)
     channel.consumers[request.consumer_tag] = consumer
     try:
+        windows.begin(channel, consumer)
         channel.send(sent)
     except LocalError:
         del channel.consumers[request.consumer_tag]
@@ -78,6 +78,7 @@ def tried_here(channel: FrontChannel, request: Any) -> tuple[Selector | None, bo
 def cancel(channel: FrontChannel, request: operations.Cancel) -> None:
     consumer = channel.consumers.get(request.consumer_tag)
     if consumer is not None and consumer.waiting is None and not consumer.takes_once:
+        windows.shrink(channel, consumer)
         channel.send(request)
         return
     if consumer is not None:
@@ -87,11 +88,13 @@ def cancel(channel: FrontChannel, request: operations.Cancel) -> None:
 
 
 def cancelled(channel: FrontChannel, operation: operations.Cancelled) -> None:
-    consumer = channel.consumers.pop(operation.consumer_tag, None)
+    consumer = channel.consumers.get(operation.consumer_tag) or windows.owner(channel, operation)
     if consumer is None:
         return
+    tag = consumer.request.consumer_tag
+    del channel.consumers[tag]
     deliveries.release(channel, consumer)
-    channel.client.tell(operations.Cancelled(channel.number, operation.consumer_tag))
+    channel.client.tell(operations.Cancelled(channel.number, tag))
 
 
 def begun(channel: FrontChannel, request: operations.Consume, outcome: operations.Outcome) -> None:

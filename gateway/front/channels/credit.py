@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.amqp import operations
 from gateway.errors import BrokerUnavailable, LimitExceeded, LocalError
-from gateway.front.channels import deliveries
+from gateway.front.channels import deliveries, windows
 from gateway.front.channels.consumers import FrontConsumer
 from gateway.front.channels.refusals import refused
 
@@ -101,17 +101,6 @@ def flushed(channel: FrontChannel, tag: str) -> None:
     channel.client.rouse()
 
 
-def set_prefetch(channel: FrontChannel, consumer: FrontConsumer) -> None:
-    """Bound what the upstream sends ahead for the next consumer."""
-    bounds = [channel.client.prefetch_max]
-    if not consumer.has_credit and not consumer.no_ack:
-        bounds += [bound for bound in (consumer.limit, channel.limit) if bound]
-    count = min(bounds)
-    if count != channel.upstream_prefetch:
-        channel.ask(operations.Qos(channel.number, count))
-        channel.upstream_prefetch = count
-
-
 def start(channel: FrontChannel, consumer: FrontConsumer) -> None:
     """Have the upstream deliver to a consumer with credit. A client of 0-10 that wants one message subscribes,
     gives credit for one, asks for what is there, and cancels. It gets that by a get: what were sent ahead of it
@@ -121,7 +110,7 @@ def start(channel: FrontChannel, consumer: FrontConsumer) -> None:
         return
     consumer.waiting = None
     try:
-        set_prefetch(channel, consumer)
+        windows.begin(channel, consumer)
         channel.send(request)
     except (LocalError, LimitExceeded, BrokerUnavailable) as error:
         channel.fail(506, f"RESOURCE_ERROR - {error}"[:255])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from gateway.amqp import operations
 from gateway.amqp.message import Message
@@ -11,12 +11,17 @@ from gateway.amqp.operations import Settlement
 from gateway.amqp.steps import Steps, TooManySteps
 from gateway.errors import EncodeError, FrameSyntaxError, LocalError, StateError
 from gateway.fidelity.reserved import raw_annotations
+from gateway.front.channels import windows
 from gateway.front.channels.consumers import FrontConsumer, Outstanding
 from gateway.front.channels.messages import LOCAL, restored
 from gateway.front.channels.refusals import refused
 
 if TYPE_CHECKING:
     from gateway.front.channels.channel import FrontChannel
+
+
+SLOW: Final = 4
+"""A client reads too slowly for a larger window when this part of ``client_bytes`` waits for one of its consumers."""
 
 
 def get(channel: FrontChannel, request: Any) -> None:
@@ -31,12 +36,13 @@ def release(channel: FrontChannel, consumer: FrontConsumer) -> None:
     held = list(consumer.held)
     consumer.held.clear()
     consumer.held_bytes = 0
+    windows.release(channel, consumer)
     for delivery in held:
         channel.settle_own(Settlement.RELEASE, delivery.delivery)
 
 
 def deliver(channel: FrontChannel, operation: operations.Deliver) -> None:
-    consumer = channel.consumers.get(operation.consumer_tag)
+    consumer = channel.consumers.get(operation.consumer_tag) or windows.owner(channel, operation)
     if consumer is None:
         channel.settle_own(Settlement.RELEASE, operation.delivery)
     elif not wants(channel, consumer, operation.message):
@@ -46,6 +52,8 @@ def deliver(channel: FrontChannel, operation: operations.Deliver) -> None:
         size = len(operation.message.body)
         consumer.held_bytes += size
         channel.client.held.add(size)
+        if consumer.window.growing and consumer.held_bytes * SLOW > channel.client.host.client_bytes:
+            windows.shrink(channel, consumer)
     else:
         hand_over(channel, consumer, operation)
 
@@ -103,10 +111,12 @@ def hand_over(channel: FrontChannel, consumer: FrontConsumer, operation: operati
     elif not consumer.no_ack:
         consumer.out += 1
         channel.outstanding[number] = Outstanding(upstream, consumer)
+        if consumer.out >= consumer.window.size - consumer.window.undecided:
+            windows.delivered(channel, consumer, operation.message)
 
 
 def too_large(channel: FrontChannel, operation: operations.DeliveryTooLarge) -> None:
-    consumer = channel.consumers.get(operation.consumer_tag)
+    consumer = channel.consumers.get(operation.consumer_tag) or windows.owner(channel, operation)
     text = f"{operation.size} octets are over the limit of {operation.limit}"
     channel.client.counts.undeliverable(channel.client, consumer.request.queue if consumer else "", text)
     if consumer is None:

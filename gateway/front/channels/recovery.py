@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.amqp import operations
 from gateway.errors import BrokerUnavailable, LimitExceeded, LocalError
-from gateway.front.channels import credit, publishing
+from gateway.front.channels import credit, publishing, windows
 from gateway.front.channels.messages import marked
 from gateway.front.counts import PUBLISHES
 
@@ -22,7 +22,9 @@ way. Then that channel is closed, for its neighbors' sake."""
 def restart(channel: FrontChannel, request: operations.Request, outcome: operations.Failed) -> None:
     """Something that was to be restored cannot be: a consumer is canceled, and the channel attached again."""
     if type(request) is operations.Consume:
-        channel.consumers.pop(request.consumer_tag, None)
+        consumer = channel.consumers.pop(request.consumer_tag, None)
+        if consumer is not None:
+            windows.release(channel, consumer)
         channel.client.tell(operations.Cancelled(channel.number, request.consumer_tag))
         channel.client.counts.consumer_lost(channel.client, request.queue, outcome.text)
     channel.restarts = True
@@ -47,6 +49,7 @@ def lost(channel: FrontChannel, hard: bool) -> None:
     channel.void = channel.newest
     channel.outstanding.clear()
     for consumer in channel.consumers.values():
+        windows.release(channel, consumer)
         consumer.is_running = consumer.takes_once
         consumer.out = 0
         channel.client.held.add(-consumer.held_bytes)
@@ -95,7 +98,7 @@ def restore(channel: FrontChannel) -> None:
             if consumer.waiting is not None:
                 credit.start(channel, consumer)
                 continue
-            credit.set_prefetch(channel, consumer)
+            windows.begin(channel, consumer)
             if tag not in waits:
                 channel.send(replace(consumer.request, serial=0))
         for request in pending:

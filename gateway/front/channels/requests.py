@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway.amqp import operations
 from gateway.errors import RemoteError
-from gateway.front.channels import deliveries, settling, treatment
+from gateway.front.channels import deliveries, settling, treatment, windows
 from gateway.front.channels.refusals import refused
 from gateway.front.counts import PUBLISHES
 
@@ -96,6 +96,8 @@ def qos(channel: FrontChannel, request: operations.Qos) -> None:
                 consumer.limit = channel.prefetch
     channel.done(request)
     deliveries.pump(channel)
+    for consumer in channel.consumers.values():
+        windows.check(channel, consumer)
 
 
 def tx_select(channel: FrontChannel, request: operations.TxSelect) -> None:
@@ -165,6 +167,9 @@ def transaction_over(channel: FrontChannel, request: operations.Request, outcome
                 entry.consumer.out += 1
         channel.outstanding = dict(sorted(channel.outstanding.items()))
     channel.undecided.clear()
+    for consumer in channel.consumers.values():
+        consumer.window.undecided = 0
+        windows.check(channel, consumer)
     if channel.is_giving_back:
         channel.ask(operations.TxCommit(channel.number), lambda outcome: _given_back(channel))
     else:

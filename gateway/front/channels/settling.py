@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gateway.amqp import operations
 from gateway.amqp.operations import Settlement
-from gateway.front.channels import deliveries
+from gateway.front.channels import deliveries, windows
 from gateway.front.channels.consumers import Outstanding
 from gateway.front.channels.refusals import refused
 from gateway.front.channels.target import QPID
@@ -29,7 +29,12 @@ def settle(channel: FrontChannel, request: operations.Settle) -> None:
     strict = channel.client.rules.strict_settlement
     if last > channel.newest and strict:
         raise refused(406, f"unknown delivery tag {request.last}")
-    numbers = [number for number in outstanding if first <= number <= last]
+    numbers = []
+    for number in outstanding:  # they are in order
+        if number > last:
+            break
+        if number >= first:
+            numbers.append(number)
     if not numbers:
         if last <= channel.void:
             channel.client.counts.add(DELIVERIES, "void")
@@ -48,10 +53,12 @@ def settle_range(channel: FrontChannel, settlement: Settlement, numbers: list[in
     pairs = sorted(zip(numbers, entries, strict=True), key=lambda pair: pair[1].number)
     entries = [entry for _, entry in pairs]  # what waited for its consumer may have been overtaken by others
     low, high = entries[0].number, entries[-1].number
-    gaps = [entry.number for entry in channel.outstanding.values() if low < entry.number < high]
-    for consumer in channel.consumers.values():
-        gaps += [delivery.delivery for delivery in consumer.held if low < delivery.delivery < high]
-    gaps.sort()
+    gaps: list[int] = []
+    if high - low >= len(entries):
+        gaps += [entry.number for entry in channel.outstanding.values() if low < entry.number < high]
+        for consumer in channel.consumers.values():
+            gaps += [delivery.delivery for delivery in consumer.held if low < delivery.delivery < high]
+        gaps.sort()
     start = 0
     for at in range(1, len(entries) + 1):
         if at < len(entries):
@@ -99,8 +106,14 @@ def give_back(channel: FrontChannel) -> bool:
 
 
 def settled(channel: FrontChannel, entry: Outstanding) -> None:
-    if entry.consumer is not None:
-        entry.consumer.out -= 1
+    consumer = entry.consumer
+    if consumer is None:
+        return
+    if consumer.window.growing:
+        windows.settled(channel, consumer)
+    consumer.out -= 1
+    if channel.is_transacted:
+        consumer.window.undecided += 1
 
 
 def recover(channel: FrontChannel, request: operations.Recover) -> None:

@@ -31,6 +31,8 @@ class Target:
     """The one that is spoken with it."""
     flow_from_client: bool = False
     recover_without_requeue: bool = False
+    channel_prefetch: bool = False
+    """A prefetch counts for all consumers of its channel, and at once."""
     capabilities: Capabilities = field(default_factory=Capabilities)
 
 
@@ -48,5 +50,6 @@ def target_of(version: Version, capabilities: Capabilities) -> Target:
         version.value,
         dialect is None or dialect.flow_from_client,
         dialect is not None and dialect.recover_without_requeue,
+        dialect is not None and dialect.channel_prefetch,
         capabilities,
     )
