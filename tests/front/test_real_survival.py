@@ -58,3 +58,32 @@ def test_cuts(kind: str, version: str, request: pytest.FixtureRequest, unique_na
         connection.close()
     finally:
         front.close()
+
+
+def test_a_fault_on_broker_j_costs_another_client_nothing(brokerj: Any, unique_name: Callable[[str], str]) -> None:
+    """For these Broker-J ends a connection of 0-9-1, which the clients of a front share."""
+    front = RunningFront(brokerj.url("0-9-1"))
+    queue = unique_name("front")
+    try:
+        one, other = (
+            pika.BlockingConnection(pika.ConnectionParameters(HOST, front.port, heartbeat=0)) for _ in range(2)
+        )
+        channel = one.channel()
+        channel.queue_declare(queue, durable=True)
+        channel.basic_publish("", queue, b"m")
+        method, _, _ = channel.basic_get(queue)
+        with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="NOT_FOUND"):
+            other.channel().basic_get(unique_name("nowhere"))
+        arguments: Any = {"x-message-ttl": 1_000}
+        with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="PRECONDITION_FAILED"):
+            other.channel().queue_declare(unique_name("short"), arguments=arguments)
+        again = other.channel()
+        assert again.basic_get(queue) == (None, None, None)
+        channel.basic_ack(method.delivery_tag)
+        assert channel.queue_declare(queue, passive=True).method.message_count == 0
+        channel.queue_delete(queue)
+        assert front.call(lambda front: front.counts.restores) == 0
+        one.close()
+        other.close()
+    finally:
+        front.close()

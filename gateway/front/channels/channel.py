@@ -70,8 +70,8 @@ class FrontChannel:
         """See the module."""
         self.own: dict[int, Callable[[operations.Outcome], None]] = {}
         """Requests of the front's own, by upstream serial: what to do with the outcome."""
-        self.asking: operations.Publish | None = None
-        """A publish for which the front asks the broker something first. The next request waits for the answer."""
+        self.asking: operations.Publish | operations.Get | None = None
+        """A request for which the front asks the broker something first. The next one waits for the answer."""
         self.recorded: dict[int, bytes] = {}
         """Publishes that have a timeline: the client's serial -> id."""
         self.unconfirmed = 0

@@ -9,12 +9,21 @@ from gateway.amqp import operations
 from gateway.amqp.message import Message
 from gateway.amqp.operations import Settlement
 from gateway.amqp.steps import Steps, TooManySteps
-from gateway.errors import EncodeError, FrameSyntaxError, LocalError, StateError
+from gateway.errors import (
+    BrokerUnavailable,
+    EncodeError,
+    FrameSyntaxError,
+    LimitExceeded,
+    LocalError,
+    RemoteError,
+    StateError,
+)
 from gateway.fidelity.reserved import raw_annotations
 from gateway.front.channels import windows
 from gateway.front.channels.consumers import FrontConsumer, Outstanding
 from gateway.front.channels.messages import LOCAL, restored
 from gateway.front.channels.refusals import refused
+from gateway.front.channels.target import QPID
 
 if TYPE_CHECKING:
     from gateway.front.channels.channel import FrontChannel
@@ -27,7 +36,31 @@ SLOW: Final = 4
 def get(channel: FrontChannel, request: Any) -> None:
     channel.name_queue(request)
     channel.check(request)
-    channel.send(request)
+    target = channel.client.link.target
+    if target.product == QPID and not target.is_native:
+        find_queue(channel, request)
+    else:
+        channel.send(request)
+
+
+def find_queue(channel: FrontChannel, request: operations.Get) -> None:
+    """A broker that ends the connection over a get from a queue that is not there is asked for it first."""
+
+    def found(outcome: operations.Outcome | RemoteError) -> None:
+        if channel.asking is not request:
+            return
+        channel.asking = None
+        if isinstance(outcome, RemoteError):
+            channel.refuse(request, outcome)
+        elif not channel.over:
+            try:
+                channel.send(request)
+            except (LocalError, LimitExceeded, BrokerUnavailable) as error:
+                channel.refuse(request, refused(506, str(error)))
+        channel.client.rouse()
+
+    channel.asking = request
+    channel.client.link.ask(operations.QueryQueue(0, request.queue), found)
 
 
 def release(channel: FrontChannel, consumer: FrontConsumer) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from gateway.amqp import operations
 from gateway.front.channels.refusals import refused
-from gateway.front.channels.target import Target
+from gateway.front.channels.target import QPID, Target
 
 
 class Kind(Enum):
@@ -48,6 +48,8 @@ class Treatment:
 
 
 _EXCHANGE_TYPES: Final = frozenset({"direct", "fanout", "topic", "headers"})
+_QPID_ARGUMENTS: Final = ("x-qpid-", "x-single-active-consumer")
+"""How the arguments of queues begin that Broker-J knows, of those that begin with ``x-``."""
 SELECTOR: Final = "x-filter-jms-selector"
 """Argument of a consumer that wants some of the messages only."""
 
@@ -61,6 +63,12 @@ _DISTRIBUTED: Final = Refusal(
     540, "dtx: transactions over several brokers do not pass a front",
     "always",
 )  # fmt: skip
+
+
+def _unknown_to_qpid(request: operations.DeclareQueue, target: Target) -> bool:
+    if request.passive or target.product != QPID or target.is_native:
+        return False
+    return any(name.startswith("x-") and not name.startswith(_QPID_ARGUMENTS) for name in request.arguments)
 
 
 def _unknown_type(request: operations.DeclareExchange, target: Target) -> bool:
@@ -92,7 +100,15 @@ TREATMENTS: Final[Mapping[type[operations.Operation], Treatment]] = {
     operations.UnbindExchange: Treatment(Kind.PASSED, "as it is", (_NO_BINDINGS,)),
     operations.QueryExchange: Treatment(Kind.MAPPED, "asked on a channel of its own where a 404 costs the channel"),
     operations.DeclareQueue: Treatment(
-        Kind.MAPPED, "the front makes the names that a server makes; rules rewrite settings"
+        Kind.MAPPED, "the front makes the names that a server makes; rules rewrite settings",
+        (
+            Refusal(
+                _unknown_to_qpid, 406, "this broker has no such queue arguments: only x-qpid-… and "
+                "x-single-active-consumer begin with x-",
+                "it has arguments of RabbitMQ's, and the upstream is Broker-J in a classic version, which would end "
+                "the connection over them (542)",
+            ),
+        ),
     ),
     operations.QueryQueue: Treatment(Kind.MAPPED, "asked on a channel of its own where a 404 costs the channel"),
     operations.BindQueue: Treatment(Kind.MAPPED, "an empty name becomes that of the queue declared last"),
