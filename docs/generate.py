@@ -313,7 +313,7 @@ VERBS: Final = {
     "brokers": ("overview", "brokers", "probe", "fronts", "explain"),
     "queues": ("queues",),
     "topology": ("exchanges", "bindings"),
-    "messages": ("publish", "pull", "messages", "why", "tail", "statistics"),
+    "messages": ("publish", "pull", "messages", "search", "why", "tail", "statistics"),
     "scheduled": ("scheduled",),
     "subscriptions": ("subscriptions", "taps"),
     "webhooks": ("endpoints",),

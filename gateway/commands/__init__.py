@@ -71,6 +71,7 @@ VERBS: Mapping[str, tuple[str, str]] = {
     "audit": ("gateway.commands.audit:audit", "Check the audit log, and write it out."),
     "secrets": ("gateway.commands.secrets:secrets", "Make, show and renew the keys that seal secrets in the ledger."),
     "messages": ("gateway.commands.messages:messages", "Show what the ledger knows, newest first."),
+    "search": ("gateway.commands.search:search", "Find names of everything, and messages."),
     "why": ("gateway.commands.why:why", "Say what happened to one message, and what can be done."),
     "tail": ("gateway.commands.tail:tail", "Follow what happens to all messages."),
     "overview": ("gateway.commands.overview:overview", "Show what is wrong, at a glance."),

@@ -2,21 +2,13 @@
 
 import { Fragment, html, number, short, useMemo, visible } from "./base.js";
 import { get, may, usePoll } from "./api.js";
-import { link } from "./route.js";
+import { link, viewOf } from "./route.js";
 import { Chart, Name, Same, State, Staleness, Time, View } from "./parts.js";
 import { text } from "./text.js";
 
 const words = text.overview;
 const HOURS = 24;
-const VIEWS = new Set(["brokers", "bridges", "endpoints", "subscriptions", "taps", "replays"]);
-
-// The view of what a path of the API names; fronts and the ledger have none.
-function viewOf(path) {
-  const found = /^\/v1\/([a-z-]+)(.*)$/.exec(path);
-  if (!found) return null;
-  if (found[1] === "dead-letters") return `#/dead${found[2]}`;
-  return VIEWS.has(found[1]) ? `#/${found[1]}${found[2]}` : null;
-}
+const TILES = new Set(["brokers", "bridges", "endpoints", "subscriptions", "taps", "replays"]);
 
 export function Overview() {
   const feed = usePoll("/v1/overview", 5000, get);
@@ -33,7 +25,7 @@ export function Overview() {
       ${wrong.length > 0 && html`<ul class="troubles">${wrong.map((each) => html`<${Trouble} key=${`${each.path} ${each.code}`} of=${each} />`)}</ul>`}
       ${found.more && html`<p class="quiet">${words.more}</p>`}
       <section class="tiles">
-        ${found.kinds.filter((each) => each.count > 0 || VIEWS.has(`${each.kind}s`)).map((each) => html`<${Tile} of=${each} troubles=${wrong} />`)}
+        ${found.kinds.filter((each) => each.count > 0 || TILES.has(`${each.kind}s`)).map((each) => html`<${Tile} of=${each} troubles=${wrong} />`)}
         ${found.backlog && amount(words.waiting, found.backlog.waiting + found.backlog.out, words.messages, "subscriptions")}
         ${found.backlog && found.backlog.dead > 0 && amount(text.nav.dead, found.backlog.dead, words.messages, "dead")}
         ${found.bridged !== null && found.kinds.some((each) => each.kind === "bridge" && each.count > 0) && amount(words.bridged, found.bridged, words.perSecond, "bridges")}
@@ -69,7 +61,7 @@ function Tile({ of, troubles }) {
     ${of.count === 0 ? html`<span class="quiet">${words.none}</span>`
       : of.well === of.count ? html`<span class="state good">${words.allWell}</span>`
       : html`<span class=${`state ${bad ? "bad" : "warn"}`}>${words.notWell(of.count - of.well)}</span>`}`;
-  return VIEWS.has(`${of.kind}s`) ? html`<a class="tile" href=${link(`${of.kind}s`)}>${content}</a>` : html`<div class="tile">${content}</div>`;
+  return TILES.has(`${of.kind}s`) ? html`<a class="tile" href=${link(`${of.kind}s`)}>${content}</a>` : html`<div class="tile">${content}</div>`;
 }
 
 const SHOWN = { confirmed: words.published, delivered: words.delivered, forwarded: words.forwarded };

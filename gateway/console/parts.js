@@ -126,7 +126,7 @@ export function Table({ rows, columns, empty, open, label, picked, onPick, keyOf
       const y = next * ROW;
       if (y < box.current.scrollTop + ROW) box.current.scrollTop = Math.max(0, y - ROW);
       else if (y > box.current.scrollTop + height - 3 * ROW) box.current.scrollTop = y - height + 3 * ROW;
-    } else if (event.key === "Enter" && event.target === box.current && open && rows[at]) {
+    } else if (event.key === "Enter" && event.target === box.current && open && rows[at] && open(rows[at])) {
       location.hash = open(rows[at]);
     }
   };
@@ -151,7 +151,7 @@ export function Table({ rows, columns, empty, open, label, picked, onPick, keyOf
               onPick(next);
             }} /></td>`}
           ${columns.map((each, place) => html`<td class=${each.class ?? ""}>${
-            place === 0 && open ? html`<a href=${open(row)}>${each.show(row)}</a>` : each.show(row)}</td>`)}
+            place === 0 && open && open(row) ? html`<a href=${open(row)}>${each.show(row)}</a>` : each.show(row)}</td>`)}
         </tr>`)}
         ${last < rows.length && html`<tr class="gap" aria-hidden="true"
           style=${{ height: `${(rows.length - last) * ROW}px` }}></tr>`}

@@ -25,3 +25,17 @@ export function filter(changes) {
   history.replaceState(null, "", link(route.value.path, { ...query, ...changes }));
   route.value = parse();
 }
+
+const VIEWS = new Set(["brokers", "bridges", "endpoints", "subscriptions", "taps", "replays", "messages"]);
+
+// The view of what a path of the API names; fronts and the ledger have none, and an exchange that of its broker.
+export function viewOf(path) {
+  const found = /^\/v1\/([a-z-]+)(.*)$/.exec(path);
+  if (!found) return null;
+  const [, kind, rest] = found;
+  if (kind === "dead-letters") return `#/dead${rest}`;
+  if (kind === "scheduled") return `#/messages${rest}`;
+  const [, broker, what, name] = /^\/([^/]+)\/(queues|exchanges)\/([^/]+)$/.exec(rest) ?? [];
+  if (kind === "brokers" && what) return what === "queues" ? `#/queues/${broker}/${name}` : `#/brokers/${broker}`;
+  return VIEWS.has(kind) ? `#/${kind}${rest}` : null;
+}

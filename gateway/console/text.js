@@ -86,8 +86,14 @@ export const text = {
   },
   search: {
     title: "Search", find: "Search everything", hint: "A name, an id, a routing key, or HEADER=VALUE", names: "Names", noName: "No name contains it.", kind: "Kind",
-    what: "Type a part of a name of a queue, broker, bridge, tap, endpoint or subscription; the id of a message, the gateway's or the publisher's; its routing key; or HEADER=VALUE.",
-    messages: { message_id: "Messages with this message_id", routing_key: "Messages with this routing key", header: "Messages with this header" },
+    what: "Type a part of a name of anything: a queue, exchange, broker, bridge, tap, front, endpoint, subscription or replay. Or the id of a message, the gateway's or the publisher's; its routing key; or HEADER=VALUE.",
+    kinds: {
+      broker: "Broker", queue: "Queue", exchange: "Exchange", subscription: "Subscription", endpoint: "Endpoint", bridge: "Bridge", tap: "Tap", front: "Front",
+      replay: "Replay", scheduled: "Scheduled message", message: "Message",
+    },
+    match: "Found by", matches: { id: "id", exchange: "exchange", routing_key: "routing key", header: "header", name: "name" },
+    more: (kind) => `More: ${kind}`, moreFound: (count) => `${count} more.`,
+    gaps: (count) => `${many(count, "thing")} not searched, or only in part`,
     reached: (time) => `Looked back to ${time}.`,
   },
   look: {

@@ -142,20 +142,36 @@ def test_5_searches_names_and_messages_in_one_box(open_console: Open, served: Se
     page.keyboard.press("Enter")
     expect(page).to_have_url(re.compile("search.q=needle"))
     names = of_region(page, "Names").locator("tbody")
-    for kind in ("Queues", "Endpoints", "Subscriptions"):
-        expect(names.locator("tr", has_text=kind)).to_contain_text("needle")
-    expect(of_region(page, "Messages with this message_id").locator("tbody tr")).to_have_count(1)
+    for kind in ("Queue", "Endpoint", "Subscription"):
+        expect(names.locator("tr", has_text=kind).first).to_contain_text("needle")
+    messages = of_region(page, "Messages").locator("tbody tr")
+    expect(messages).to_have_count(1)
+    expect(messages).to_contain_text("message_id")
+    gaps = page.locator("details.more")
+    gaps.locator("summary").click()
+    expect(gaps).to_contain_text("AMQP cannot list exchanges")
     page.get_by_label("Search everything").fill("order=needle")
     page.keyboard.press("Enter")
-    expect(of_region(page, "Messages with this header").locator("tbody tr")).to_have_count(1)
-    page.get_by_label("Search everything").fill("needle-queue")
+    expect(messages).to_have_count(1)
+    expect(messages).to_contain_text("header")
+    page.get_by_label("Search everything").fill("NEEDLE-q")
     page.keyboard.press("Enter")
-    of_region(page, "Messages with this routing key").locator("tbody a").first.click()
+    names.locator("a", has_text="needle-queue").click()
+    expect(page).to_have_url(re.compile(f"queues/{BROKER}/needle-queue$"))
+    page.goto(f"{served.url}/console#/search?q=needle-queue")
+    messages.locator("a").first.click()
     expect(page.locator("h1")).to_have_text(id)
     page.goto(f"{served.url}/console#/search")
     page.get_by_label("Search everything").fill(id)
     page.keyboard.press("Enter")
     expect(page.locator("h1")).to_have_text(id)
+
+
+def test_5_a_search_says_what_the_key_may_not_list(open_console: Open, served: Served) -> None:
+    page = open_console("search?q=no-such-thing", client="reader")
+    expect(page.locator("details.more")).to_contain_text("Bridge: Your credential lacks the scope admin.")
+    expect(of_region(page, "Names")).to_have_count(0)
+    expect(page.locator("main")).to_contain_text("No name contains it.")
 
 
 def test_6_answers_why_it_is_stuck_and_helps(open_console: Open, served: Served) -> None:

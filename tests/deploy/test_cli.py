@@ -36,6 +36,7 @@ ASKS: Final = (
     "subscriptions put billing billing.json",
     "pull billing --wait 5",
     "messages",
+    "search orders",
     "statistics",
     "tail --all --no-follow",
     "scheduled list",

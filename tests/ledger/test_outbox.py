@@ -267,3 +267,27 @@ async def test_the_oldest_that_keeps_its_place(ledger: Ledger, clock: Clock) -> 
     await ledger.outbox.settle([], retry=[(first.message_id, 1.0, {})], kept=[(second.message_id, [], {})])
     assert {first.message_id, second.message_id} <= taken.keys()
     assert await ledger.outbox.oldest("rabbit", "shop", by) is None
+
+
+async def test_a_text_is_found_in_exchanges_and_keys(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    (a,) = await put(ledger, 1, routing_key="eu.\x00\udcff", exchange="")
+    (b,) = await put(ledger, 1, exchange="eu", routing_key="x", client="other")
+    (c,) = await put(ledger, 1, exchange="", routing_key="us.eu")
+
+    async def find(text: str, client: str | None = None, cursor: str | None = None, limit: int = 10) -> Any:
+        found, following = await ledger.outbox.find(text, client, cursor, limit)
+        assert all(row.payload == b"" for row in found)
+        return [row.message_id for row in found], following
+
+    assert await find("eu") == ([each.message_id for each in (a, b, c)], None)
+    assert await find("eu", "shop") == ([a.message_id, c.message_id], None)
+    assert await find("\x00\udcff") == ([a.message_id], None)
+    assert await find("EU") == ([], None)
+    first, cursor = await find("eu", limit=2)
+    assert (first, await find("eu", None, cursor, 2)) == ([a.message_id, b.message_id], ([c.message_id], None))
+    monkeypatch.setattr("gateway.ledger.pending.outbox.FIND_MAX", 2)
+    none, cursor = await find("us")
+    assert (none, cursor is not None) == ([], True), "it looked at two, and says that there are more"
+    assert await find("us", None, cursor) == ([c.message_id], None)
+    with pytest.raises(ValueError, match="no cursor"):
+        await find("eu", None, "no cursor")

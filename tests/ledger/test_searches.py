@@ -61,6 +61,22 @@ async def test_properties_and_headers(ledger: Ledger, search: Any) -> None:
     assert search(headers={"tenant": "8"}) == ([], None)
 
 
+async def test_one_text_in_any_of_several_places(ledger: Ledger, search: Any) -> None:
+    key, id, header, neither = (new_id() for _ in range(4))
+    await ledger.record(
+        [
+            accepted(key, routing_key="x", properties={"message_id": "m-1"}),
+            accepted(id, routing_key="y", properties={"message_id": "x"}),
+            accepted(header, routing_key="y", properties={"headers": {"tenant": "x"}}),
+            accepted(neither, routing_key="y", properties={"headers": {"message_id": "x"}}),
+        ]
+    )
+    ways = [MessageFilter(routing_key="x"), MessageFilter(properties={"message_id": "x"})]
+    assert search(any_of=ways) == ([id, key], None), "no header of that name"
+    assert search(any_of=[*ways, MessageFilter(headers={"tenant": "x"})]) == ([header, id, key], None)
+    assert search(any_of=ways, routing_key="y") == ([id], None)
+
+
 async def test_what_fits_only_by_its_octets_hides_nothing(ledger: Ledger, search: Any) -> None:
     """Pages are as full as they can be, though some rows have to be left out behind the database."""
     wanted, others = [], []

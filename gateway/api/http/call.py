@@ -76,7 +76,7 @@ PARAMETERS_MAX: Final = 100
 ANY_OCTETS: Final = frozenset(
     {
         "exchange", "queue", "destination", "routing_key", "binding_key", "arguments", "header", "message_id",
-        "correlation_id", "type", "content_type",
+        "correlation_id", "type", "content_type", "q",
     }
 )  # fmt: skip
 """Query parameters that stand for something of AMQP, which may be any octets. All others are text."""

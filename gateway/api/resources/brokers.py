@@ -26,7 +26,7 @@ from gateway.upstreams import Upstream, probe
 async def list_brokers(call: Call) -> Response:
     """A page of those that the caller may see, in the order of the configuration."""
     query = call.query(PageQuery)
-    names = _seen(call)
+    names = seen_brokers(call)
     if query.cursor and query.cursor not in names:
         raise wrong_parameter("cursor", "it was not given by a page of this list")
     start = names.index(query.cursor) + 1 if query.cursor else 0
@@ -38,11 +38,11 @@ async def list_brokers(call: Call) -> Response:
 
 def first_brokers(call: Call, most: int) -> tuple[list[Broker], bool]:
     """The first of those that the caller may see, at most ``most`` of them, and whether there are more."""
-    names = _seen(call)
+    names = seen_brokers(call)
     return [_describe(call, name) for name in names[:most]], len(names) > most
 
 
-def _seen(call: Call) -> list[str]:
+def seen_brokers(call: Call) -> list[str]:
     """The names of those that the caller may see."""
     known = call.gateway.brokers if call.brokers is None else call.brokers.names()
     return [name for name in known if call.principal.sees(name)]

@@ -74,11 +74,17 @@ async def list_endpoints(call: Call) -> Response:
 
 async def first_endpoints(call: Call, most: int) -> tuple[list[Endpoint], bool]:
     """The first of those that the caller may see, at most ``most`` of them, and whether there are more."""
+    found, more = await seen_endpoints(call, most)
+    return await _listed(call, found), more
+
+
+async def seen_endpoints(call: Call, most: int) -> tuple[list[endpoints.Endpoint], bool]:
+    """The same, as they are defined."""
     if call.principal.may("endpoint", "", "*"):
         page, cursor = await the_endpoints(call).page(None, most)
-        return await _listed(call, page[:most]), cursor is not None or len(page) > most
+        return page[:most], cursor is not None or len(page) > most
     own = await _own(call)
-    return await _listed(call, own[:most]), len(own) > most
+    return own[:most], len(own) > most
 
 
 async def _listed(call: Call, page: Sequence[endpoints.Endpoint]) -> list[Endpoint]:

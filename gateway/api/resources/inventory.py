@@ -74,7 +74,7 @@ class _Order:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sight:
+class Sight:
     """Which queues of a broker a caller may see."""
 
     broker: str
@@ -82,7 +82,7 @@ class _Sight:
     names: frozenset[str]
 
     @classmethod
-    def of(cls, principal: Principal, broker: str) -> _Sight:
+    def of(cls, principal: Principal, broker: str) -> Sight:
         names = {
             grant.object for grant in principal.grants if grant.kind == "consume" and grant.broker in ("*", broker)
         }
@@ -96,7 +96,7 @@ class _Sight:
         return (row for row in queues.rows if self.sees_all or row.name in self.names)
 
 
-def _once(sights: Sequence[_Sight]) -> list[_Sight]:
+def _once(sights: Sequence[Sight]) -> list[Sight]:
     """Without the embedded broker's further names: all of them have the same queues. One stays, by which the caller
     sees all if there is such a one, and that of :data:`EMBEDDED` before others."""
     embedded = [sight for sight in sights if sight.broker in LOCAL_BROKERS]
@@ -104,6 +104,11 @@ def _once(sights: Sequence[_Sight]) -> list[_Sight]:
     if kept is None or not kept.sees_all:
         return list(sights)
     return [sight for sight in sights if sight is kept or sight.broker not in LOCAL_BROKERS]
+
+
+def all_sights(call: Call) -> list[Sight]:
+    """The brokers whose queues, or some of them, the caller may see: the embedded one once."""
+    return _once([sight for name in call.gateway.brokers if (sight := Sight.of(call.principal, name))])
 
 
 async def list_all_queues(call: Call) -> Response:
@@ -114,10 +119,9 @@ async def list_all_queues(call: Call) -> Response:
         raise NoSuchBroker(f"there is no broker {query.broker!r}")
     order = _Order.of(query.sort)
     after = _place(query, order) if query.cursor else None
-    names = [query.broker] if query.broker else list(gateway.brokers)
-    sights = [sight for name in names if (sight := _Sight.of(principal, name))]
+    sights = [sight] if query.broker and (sight := Sight.of(principal, query.broker)) else []
     if not query.broker:
-        sights = _once(sights)
+        sights = all_sights(call)
     lists = await asyncio.gather(*(gateway.inventory.read(sight.broker) for sight in sights))
     found = list(zip(sights, lists, strict=True))
     work = (found, query.search.casefold(), order, after, query.limit)
@@ -142,7 +146,7 @@ async def list_all_queues(call: Call) -> Response:
 
 
 def _page(
-    found: Sequence[tuple[_Sight, BrokerQueues]], search: str, order: _Order, after: Key | None, limit: int
+    found: Sequence[tuple[Sight, BrokerQueues]], search: str, order: _Order, after: Key | None, limit: int
 ) -> tuple[list[Found], list[int]]:
     """One row more than a page has, if there is one; and how many rows of each broker fit the search."""
     counts: list[int] = []

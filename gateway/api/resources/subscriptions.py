@@ -86,8 +86,14 @@ async def list_subscriptions(call: Call) -> Response:
 
 async def first_subscriptions(call: Call, most: int) -> tuple[list[Subscription], bool]:
     """The first of those that the caller may see, at most ``most`` of them, and whether there are more."""
+    found, more = await seen_subscriptions(call, most)
+    return [_describe(call, item) for item in found], more
+
+
+async def seen_subscriptions(call: Call, most: int) -> tuple[list[SubscriptionResource], bool]:
+    """The same, as they are defined."""
     found, cursor = await _visible(call, None, most)
-    return [_describe(call, item) for item in found[:most]], cursor is not None or len(found) > most
+    return found[:most], cursor is not None or len(found) > most
 
 
 async def _visible(call: Call, cursor: str | None, limit: int) -> tuple[list[SubscriptionResource], str | None]:

@@ -252,6 +252,13 @@ class Outbox:
         none."""
         return await self._ledger.outbox.page(where, cursor, limit)
 
+    async def find(
+        self, sought: str, client: str | None, cursor: str | None, limit: int
+    ) -> tuple[list[OutboxEntry], str | None]:
+        """Those with a text in their exchange or routing key, without payloads, and where to go on. ``client`` None: of
+        all clients. Raises ValueError for a malformed cursor."""
+        return await self._ledger.outbox.find(sought, client, cursor, limit)
+
     async def oldest(self, broker: str, client: str) -> float | None:
         """When the first of a client's publishes was put that is to be sent before newer ones, in seconds since 1970;
         None: there is none."""

@@ -119,6 +119,8 @@ def _conditions(dialect: str, where: MessageFilter) -> Iterator[sa.ColumnElement
         if value is not None:
             there = contains(dialect, events.c.detail, name, value)
             yield sa.exists().where(events.c.message_id == messages.c.id, there).correlate(messages)
+    if where.any_of is not None:
+        yield sa.or_(*(sa.and_(*_conditions(dialect, each)) for each in where.any_of))
     if where.state is not None:
         yield _LAST_KIND.in_([str(kind) for kind in kinds_of(where.state)])
 
@@ -141,7 +143,12 @@ def members(name: str, value: str) -> tuple[bytes, ...]:
 
 def _fits(message: StoredMessage, where: MessageFilter) -> bool:
     """The octets that were found are the member that was meant."""
-    return _has(message.properties, where.properties) and _has(message.properties.get("headers", {}), where.headers)
+    return (
+        where.routing_key in (None, message.routing_key)
+        and _has(message.properties, where.properties)
+        and _has(message.properties.get("headers", {}), where.headers)
+        and (where.any_of is None or any(_fits(message, each) for each in where.any_of))
+    )
 
 
 def _has(there: Mapping[str, Any], wanted: Mapping[str, str] | None) -> bool:

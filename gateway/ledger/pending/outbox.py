@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
+import msgspec
 import sqlalchemy as sa
 
 from gateway.errors import KeyRunning
@@ -37,6 +38,8 @@ NOBODY = -1
 """``shard`` of a row that nobody holds."""
 OCTETS_MAX = 64 << 20
 """Most octets of payloads that are claimed at once, unless it is only one."""
+FIND_MAX = 50_000
+"""Most rows that a search looks at."""
 NEVER = 1 << 62
 """``due_at`` of a row that was refused for good, and is kept."""
 OLD_PLACE = -1
@@ -425,6 +428,48 @@ class OutboxStore:
         answer: tuple[list[OutboxEntry], str | None] = await self._ledger.read(page)
         return answer
 
+    async def find(
+        self, sought: str, client: str | None, cursor: str | None, limit: int
+    ) -> tuple[list[OutboxEntry], str | None]:
+        """Publishes with a text in their exchange or routing key, in the order of their ids and without payloads, and
+        where to go on (None: that was all). At most :data:`FIND_MAX` are looked at, so there may be none, and more.
+
+        Args:
+            client: only those of this client; None: of all.
+
+        Raises:
+            ValueError: the cursor is malformed.
+            LedgerUnavailable: it cannot be read.
+        """
+        after = b"" if cursor is None else place_of(cursor)
+
+        def find(connection: sa.Connection) -> tuple[list[OutboxEntry], str | None]:
+            ids = sa.select(outbox.c.message_id).where(outbox.c.message_id > after).order_by(outbox.c.message_id)
+            edge: bytes | None = connection.execute(ids.offset(FIND_MAX - 1).limit(1)).scalar()
+            part = sa.literal(octets(sought), sa.LargeBinary)
+            position = sa.func.instr if connection.dialect.name == "sqlite" else sa.func.pg_catalog.position
+            columns = [column for column in outbox.c if column.name not in ("payload", "checksum")]
+            query = (
+                sa.select(*columns, _HELD.label("held"))
+                .where(
+                    outbox.c.message_id > after,
+                    sa.or_(position(outbox.c.exchange, part) > 0, position(outbox.c.routing_key, part) > 0),
+                )
+                .order_by(outbox.c.message_id)
+                .limit(limit + 1)
+            )
+            if edge is not None:
+                query = query.where(outbox.c.message_id <= edge)
+            if client is not None:
+                query = query.where(outbox.c.client == octets(client))
+            found = [_without_payload(row) for row in connection.execute(query)]
+            if len(found) > limit:
+                edge = found[limit - 1].message_id
+            return found[:limit], None if edge is None else edge.hex()
+
+        answer: tuple[list[OutboxEntry], str | None] = await self._ledger.read(find)
+        return answer
+
     async def oldest(self, broker: str, client: str, by: int) -> int | None:
         """When the first of a client's publishes was put that keeps its place: what was scheduled for later, postponed
         or refused for good has none. In microseconds since 1970; None: there is none.
@@ -450,12 +495,18 @@ class OutboxStore:
 def _entry(row: Any, *, doubtful: bool = False) -> OutboxEntry:
     """A row; one that is not what was written has no payload, and cannot be sent."""
     sent = (row.message_id, row.broker.encode(), row.exchange, row.routing_key, row.payload, row.client)
+    payload = row.payload if is_sound(row.checksum, *sent) else DAMAGED
+    return msgspec.structs.replace(_without_payload(row), payload=payload, doubtful=doubtful)
+
+
+def _without_payload(row: Any) -> OutboxEntry:
+    """A row of which the payload was not read."""
     return OutboxEntry(
         message_id=row.message_id,
         broker=row.broker,
         exchange=text(row.exchange),
         routing_key=text(row.routing_key),
-        payload=row.payload if is_sound(row.checksum, *sent) else DAMAGED,
+        payload=b"",
         at=row.at,
         due_at=row.due_at,
         attempt=row.attempt,
@@ -463,7 +514,6 @@ def _entry(row: Any, *, doubtful: bool = False) -> OutboxEntry:
         client=text(row.client),
         claimed=bool(row.held),
         dead=row.due_at == NEVER,
-        doubtful=doubtful,
     )
 
 

@@ -6,7 +6,7 @@ names are ``str`` with surrogate escapes for octets that are not UTF-8, as every
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -115,6 +115,8 @@ class MessageFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Properties as the ledger remembers them: ``message_id``, ``content_type``, ``type``, ``correlation_id``."""
     headers: Mapping[str, str] | None = None
     """Headers as the ledger remembers them (``ledger.headers``), as text."""
+    any_of: Sequence[MessageFilter] | None = None
+    """At least one of these fits as well: filters of routing key, properties and headers."""
 
 
 class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
