@@ -43,6 +43,11 @@ async def _acknowledge_before_the_log(self: Any, parts: Any) -> None:
     await KEEP(self, parts)
 
 
+def _twice(self: Any, upstream: Any, messages: Any, results: Any) -> list[Any]:
+    entries = EVENTS(self, upstream, messages, results)
+    return [*entries, *entries[-1:]]
+
+
 async def _nothing(*_: Any) -> None:
     """Do nothing."""
 
@@ -50,6 +55,7 @@ async def _nothing(*_: Any) -> None:
 WRITE: Final = intake.IntakeBatch.write
 CLAIM: Final = DeliveryStore.claim
 KEEP: Final = TapBatch.write
+EVENTS: Final = publisher.Publisher.events
 
 DEFECTS: Final[Mapping[str, tuple[Any, str, Any]]] = {
     "a publish is answered before its confirm": (publisher.Publisher, "outcomes", _early),
@@ -61,6 +67,7 @@ DEFECTS: Final[Mapping[str, tuple[Any, str, Any]]] = {
     "an outcome that was not recorded is forgotten": (publisher.Publisher, "_record_late", _nothing),
     "messages with a key are handed out in any order": (DeliveryStore, "claim", _unordered),
     "a tap acknowledges before the log has a message": (TapBatch, "write", _acknowledge_before_the_log),
+    "an outcome is recorded twice": (publisher.Publisher, "events", _twice),
 }
 """What is wrong -> whose attribute is replaced, its name, and by what."""
 SEEDS: Final[Mapping[str, tuple[int, str]]] = {
@@ -73,6 +80,7 @@ SEEDS: Final[Mapping[str, tuple[int, str]]] = {
     "an outcome that was not recorded is forgotten": (164, "rows of obligations"),
     "messages with a key are handed out in any order": (54, "published before it with its key"),
     "a tap acknowledges before the log has a message": (106, "lost"),
+    "an outcome is recorded twice": (1, "impossible events"),
 }
 """Defect -> the seed of the world that is tried first, and a word of the problem that it shows."""
 

@@ -13,7 +13,7 @@ import tempfile
 import traceback
 from collections import Counter
 from collections.abc import Coroutine
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -22,18 +22,17 @@ from typing import Any, Final
 from gateway.app import App, running
 from gateway.config import load
 from gateway.errors import GatewayError
-from gateway.ledger.writing.states import EventKind
 from tests.faults.checker import History, Outcome, Reception, Settled, check, digest
 from tests.faults.http import Answer, Hung, NoAnswer, NotSent
 from tests.ledgers import sqlite_ledger
 from tests.simulation.callers import Caller
 from tests.simulation.far import FarBroker
 from tests.simulation.loop import NODE, START, Node, SimLoop, SimTask, SimulationError
-from tests.simulation.model import COPIES, NEXT, impossible
 from tests.simulation.network import Cut, Network
 from tests.simulation.receivers import Receiver
 from tests.simulation.seams import ENTERED, Killed, Seams
 from tests.simulation.worlds import Fault, Publish, Route, World
+from tests.traces import QUERY, impossible_traces
 
 HTTP_PORT: Final = 8_000
 OPS_PORT: Final = 8_001
@@ -763,15 +762,8 @@ class Simulation:
 
     def _judge_events(self) -> None:
         """Every event of the ledger follows one that it may follow."""
-        connection = sqlite3.connect(self.folder / "ledger.db")
-        events: dict[bytes, list[EventKind]] = {}
-        for message_id, kind in connection.execute("SELECT message_id, kind FROM events ORDER BY shard, sequence"):
-            events.setdefault(message_id, []).append(EventKind(kind))
-        replayed = {id for (id,) in connection.execute("SELECT id FROM messages WHERE origin = 'replay'")}
-        connection.close()
-        for message_id, kinds in events.items():
-            for before, after in impossible(kinds, COPIES if message_id in replayed else NEXT):
-                self.problem(f"impossible events of {message_id.hex()}: {after} after {before}")
+        with closing(sqlite3.connect(self.folder / "ledger.db")) as connection:
+            self.result.problems += impossible_traces(connection.execute(QUERY))
 
     def _judge_failures(self, node: Node) -> None:
         for context in node.failures:

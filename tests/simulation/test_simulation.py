@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.ledger.writing.states import RULES, EventKind, MessagePhase
 from tests.simulation.defects import DEFECTS, SEEDS
-from tests.simulation.model import NEXT, impossible
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 WORLDS = 120
@@ -79,15 +77,6 @@ def test_worlds_do_something(worlds: subprocess.CompletedProcess[str]) -> None:
         "replay",
     ):
         assert int(counts.get(name, "0")) > 0, name
-
-
-def test_an_impossible_event_is_named() -> None:
-    accepted, unknown, resent, confirmed = map(EventKind, ("accepted", "unknown", "resent", "confirmed"))
-    assert impossible([accepted, unknown, resent, confirmed, EventKind.DELIVERED, EventKind.DUPLICATE_DROPPED]) == []
-    assert impossible([accepted, confirmed, EventKind.NOT_SENT]) == [(confirmed, EventKind.NOT_SENT)]
-    assert impossible([accepted, unknown, confirmed]) == [(unknown, confirmed)]
-    published = {kind for kind, rule in RULES.items() if rule.phase is MessagePhase.PUBLISH}
-    assert NEXT.keys() - {None} == published - {EventKind.DUPLICATE_DROPPED}
 
 
 def test_every_defect_has_a_seed() -> None:
