@@ -27,6 +27,7 @@ from tests.chaos.figures import Figures
 from tests.chaos.parts import Context
 from tests.ledger.conftest import NOW, intent, message, new_id, published
 from tests.ledgers import sqlite_ledger
+from tests.traces import QUERY, impossible_traces
 
 ERRORS: Final = {False: ("disk I/O error",), True: ("disk I/O error", "database or disk is full", "out of memory")}
 """What the driver says, in the quick and in the full form."""
@@ -206,6 +207,7 @@ async def _play(error: str) -> list[Figures]:
                 "SELECT count(*) FROM (SELECT 1 FROM events GROUP BY shard "
                 "HAVING max(sequence) - min(sequence) + 1 <> count(*))"
             ).fetchone()[0]
+            found[-1].problems += impossible_traces(connection.execute(QUERY))[:5]
         found[-1].must(sound == "ok", f"the file is damaged: {sound}")
         found[-1].must(not gaps, "there are gaps in the sequence of events")
     return found

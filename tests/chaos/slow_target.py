@@ -21,6 +21,7 @@ from tests.faults.bridges.harness import PREFETCH, BridgeRun, Side
 from tests.faults.ledgers import SqliteFile
 from tests.faults.proxy import Bandwidth, Direction
 from tests.faults.source import Shape
+from tests.traces import QUERY, impossible_traces
 
 MESSAGES: Final = {False: 2_000, True: 1_000_000}
 """At the source, in the quick and in the full form."""
@@ -100,6 +101,7 @@ async def _play(context: Context) -> list[Figures]:
             await asyncio.to_thread(run.gateway.terminate)
             at_target = await _ids(run.target, run.target.queue)
             at_source = await _ids(run.source, run.source.queue)
+            traces = impossible_traces(place.query(QUERY))[:5]
         wanted = {f"slow-{number}" for number in range(messages)}
         both = at_target.keys() & at_source.keys()
         figures = Figures(
@@ -118,6 +120,7 @@ async def _play(context: Context) -> list[Figures]:
             },
             seconds=round(time.monotonic() - began, 1),
         )
+        figures.problems += traces
         figures.must(growth <= GROWTH_MAX, f"memory grew by {growth:,} octets")
         figures.must(most <= PREFETCH, f"{most} messages were out, and the prefetch is {PREFETCH}")
         figures.must(not both, f"{len(both)} messages are at both places after an end in good order")

@@ -26,6 +26,7 @@ from tests.faults.harness import Run
 from tests.faults.ledgers import SqliteFile
 from tests.faults.load import Shape
 from tests.faults.proxy import HalfOpen, Latency
+from tests.traces import QUERY, impossible_traces
 from tests.webhooks.virtual import World, now, run
 
 HOURS: Final = {False: 1.0, True: 24.0}
@@ -312,6 +313,7 @@ async def _real(context: Context) -> Figures:
             ((count,),) = place.query(statement)
             if count:
                 verdict.problems.append(f"{count} {what}")
+        verdict.problems += impossible_traces(place.query(QUERY))[:5]
     files = [count for _, _, count in watch.longest]
     first, last = sorted(files[: len(files) // 5 + 1]), sorted(files[-len(files) // 5 - 1 :])
     more = last[len(last) // 2] - first[len(first) // 2]

@@ -21,12 +21,15 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
+import psycopg
+
 from tests.chaos.figures import Figures
 from tests.chaos.parts import Context
 from tests.deploy.kubelet import PodHttp
 from tests.deploy.load import Load
 from tests.faults.harness import GatewayProcess
 from tests.servers.process import HOST, ROOT
+from tests.traces import QUERY, impossible_traces
 
 RATE: Final = 40.0
 """Requests a second of the publishers."""
@@ -203,6 +206,8 @@ async def _play(context: Context) -> list[Figures]:
             each.close()
         wanted = load.published[pull] | load.published[source]
         got = load.pulled.keys() | bridged.keys()
+        with psycopg.connect(url.replace("+psycopg", "")) as connection:
+            traces = impossible_traces(connection.execute(QUERY))
         logged = [line for process in fleet.logs for line in process.log().splitlines() if "Traceback" in line]
         figures = Figures(
             "two releases under load, RabbitMQ 0-9-1, PostgreSQL",
@@ -223,6 +228,7 @@ async def _play(context: Context) -> list[Figures]:
         )
         figures.must(not load.failures, f"{len(load.failures)} requests failed: {load.failures[:2]}")
         figures.must(not load.unmarked, f"{len(load.unmarked)} messages came again without a mark")
+        figures.problems += traces[:5]
         figures.must(not logged, f"{len(logged)} exceptions in the logs")
         for queue in (pull, source, target):
             rabbitmq.delete_queue(queue)

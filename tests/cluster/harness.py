@@ -43,6 +43,7 @@ from tests.faults.harness import GatewayFailed, GatewayProcess
 from tests.faults.http import Answer, NoAnswer, NotSent
 from tests.faults.source import Load, Shape, left
 from tests.servers import PostgreSQL, RabbitMQ
+from tests.traces import QUERY, impossible_traces
 
 PREFETCH: Final = 50
 """Of each bridge, so that the bound of what may come twice is a tight one."""
@@ -307,6 +308,7 @@ class Cluster:
             self.must(not faults, f"{len(faults)} exceptions in the log of {replica.name}: {faults[:1]}")
         problems += self.failures
         problems += self._doubles()
+        problems += impossible_traces(self.query(QUERY))[:5]
         assert self.verdict.valid, self.summary()
         return self.verdict
 

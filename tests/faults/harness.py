@@ -28,11 +28,13 @@ import json
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any, Final
@@ -51,6 +53,7 @@ from tests.faults.proxy import Direction, Proxy, Toxic
 from tests.ledgers import sqlite_ledger
 from tests.servers import BrokerJ, RabbitMQ
 from tests.servers.process import HOST, ROOT, Server, free_port
+from tests.traces import QUERY, impossible_traces
 
 GATEWAY_ROOT: Final = Path(os.environ.get("FAULTS_GATEWAY", ROOT))
 """The checkout whose gateway is run: another one than this where the environment says so."""
@@ -445,9 +448,18 @@ class Run:
         self.must(not self.load.complaints, f"{len(self.load.complaints)} bad answers: {self.load.complaints[:3]}")
         faults = [line for line in self.gateway.log().splitlines() if '"exception"' in line or "Traceback" in line]
         self.must(not faults, f"{len(faults)} exceptions in the gateway's log: {faults[:1]}")
+        self.failures += self._traces()
         self.verdict.problems += self.failures
         assert self.verdict.valid, self.summary()
         return self.verdict
+
+    def _traces(self) -> list[str]:
+        """Impossible transitions in the ledger. One that the row can hurt is looked at by its
+        :class:`~tests.faults.ledgers.Place`."""
+        if self._ledger_url:
+            return []
+        with closing(sqlite3.connect(self.folder / "data" / "ledger.db")) as connection:
+            return impossible_traces(connection.execute(QUERY))[:5]
 
     async def _states(self) -> dict[str, str]:
         """What the ledger says of every message, as soon as that agrees with what was observed: what was settled while

@@ -1,7 +1,8 @@
 """Ledgers that can be hurt: a SQLite file that somebody locks, a disk that fills up, a PostgreSQL behind a proxy.
 
 A :class:`Place` is where a run keeps its ledger. What must hold of its rows when the run is over is in
-:meth:`Place.check`: every event once, sequence numbers without a gap, nothing owed to anybody.
+:meth:`Place.check`: every event once and behind one that it may follow, sequence numbers without a gap, nothing owed to
+anybody.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from tests.faults.proxy import Proxy
 from tests.ledgers import sqlite_ledger
 from tests.servers import PostgreSQL
 from tests.servers.process import HOST
+from tests.traces import QUERY, impossible_traces
 
 if TYPE_CHECKING:
     from tests.faults.harness import Run
@@ -72,6 +74,8 @@ class Place:
         for what, statement in _CHECKS.items():
             ((count,),) = self.query(statement)
             assert count == 0, f"{run.name}: {count} {what}"
+        traces = impossible_traces(self.query(QUERY))
+        assert not traces, f"{run.name}: {len(traces)} {traces[:5]}"
 
 
 class SqliteFile(Place):
