@@ -44,7 +44,7 @@ from gateway.commands.doctor import findings as doctor
 from gateway.fidelity import HELD, deaths
 from gateway.front.channels.rules import RULES as FRONT_RULES
 from gateway.front.channels.treatment import TREATMENTS
-from gateway.ledger.writing import states
+from gateway.ledger.writing import states, transitions
 from gateway.observing import telemetry
 from gateway.observing.series import Family
 from gateway.outbound import DEFAULT_OUTBOUND_LIMITS
@@ -323,6 +323,7 @@ VERBS: Final = {
     "access": ("budgets", "keys", "audit", "secrets"),
     "pipeline": ("pipeline",),
     "pipeline-run": ("pipeline run",),
+    "pipeline-checks": ("pipeline reconcile", "pipeline validate", "pipeline run reconcile", "pipeline run validate"),
 }
 """Page of commands -> the verbs that it has, with those below them that have no page of their own."""
 
@@ -995,6 +996,27 @@ def message_lives() -> Iterator[str]:
     )
 
 
+def event_transitions() -> Iterator[str]:
+    """Which event may follow which, scope by scope."""
+    yield from table(
+        ["scope", "event", "may follow", "the rule"],
+        (
+            [
+                scope.value,
+                f"`{step}`",
+                ", ".join(
+                    f"`{before}`" if before else "nothing"
+                    for before in (transitions.BEGIN, *transitions.STEPS)
+                    if before in rule.after
+                ),
+                rule.why,
+            ]
+            for scope, rules in transitions.TRANSITIONS.items()
+            for step, rule in rules.items()
+        ),
+    )
+
+
 def spark_options(kind: type[msgspec.Struct]) -> Iterator[str]:
     """The options of the source or of the sink for Spark."""
     known = field_docs(spark_options_module)
@@ -1051,6 +1073,7 @@ TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
     **{f"verbs-{page}": partial(verbs, page) for page in VERBS},
     "events": ledger_states,
     "lives": message_lives,
+    "transitions": event_transitions,
     "metrics": metrics,
     "trace-spans": trace_spans,
     "trace-attributes": trace_attributes,

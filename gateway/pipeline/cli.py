@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-SHORTCUTS: Final = ("replay", "transfer", "reconcile")
+SHORTCUTS: Final = ("replay", "transfer", "reconcile", "validate")
 """Jobs that are verbs by themselves: ``gateway pipeline replay`` is ``gateway pipeline run replay``."""
 VERBS: Final[Mapping[str, str]] = {
     "jobs": "Show the jobs there are.",
@@ -51,6 +51,7 @@ EXAMPLES: Final[Mapping[str, str]] = {
     "retention": "gateway pipeline run retention --days 90 --dry-run",
     "rollup": "gateway pipeline run rollup",
     "reconcile": "gateway pipeline reconcile --since 2026-01-01T00:00:00Z",
+    "validate": "gateway pipeline validate --source archive",
     "replay": "gateway pipeline replay --where \"queue = 'orders'\" --to shop --dry-run",
     "transfer": "gateway pipeline transfer --from orders@legacy --to shop",
 }

@@ -20,10 +20,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway.config import PipelineSettings
 from gateway.pipeline import session as sessions
+from gateway.pipeline.archive.opening import archive_of
+from gateway.pipeline.archive.table import ArchiveTable, Token
+from gateway.pipeline.jobs.base import Context, JobRequest, options_of
 from gateway.pipeline.jobs.estate import Estate
 from gateway.pipeline.jobs.reconcile import reconcile
 from gateway.pipeline.jobs.rollup import percentiles, rollup
 from gateway.pipeline.jobs.routes import ROUTE
+from gateway.pipeline.jobs.validate import Validate
+from gateway.pipeline.schema import EVENTS
 from gateway.pipeline.settings import Pipeline
 from tests.benchmarks import events_at_scale as scale
 from tests.benchmarks import ledger_sql
@@ -83,6 +88,31 @@ def reconcile_figures(spark: SparkSession, events: str, rounds: int = 3) -> Figu
     frame = spark.read.parquet(events)
     figures, found = measure(spark, lambda: reconcile(frame, ESTATE, now=scale.START + 10.0**9), frame.count(), rounds)
     return {**figures, "breaks": sum(found.counts.values())}
+
+
+def validate_figures(spark: SparkSession, folder: str, count: int, rounds: int = 3) -> Figures:
+    """Validating an archive of so many events, the table of what was found included."""
+    pipeline = Pipeline(storage=folder)
+    table = archive_of(spark, pipeline, EVENTS, create=True)
+    made = scale.events(spark, count)
+    for shard in range(scale.SHARDS):
+        rows = made.where(f"shard = {shard}")
+        table.append(rows, Token.of(str(shard), rows.agg({"sequence": "max"}).collect()[0][0]))
+    job = Validate()
+
+    def work() -> Any:
+        request = JobRequest("bench", options_of(job, {"source": "archive"}), job.name)
+        return job.run(Context(pipeline, request, spark=spark)).detail
+
+    begun = time.perf_counter()
+    figures, found = measure(spark, work, table_rows(table), rounds)
+    found.pop("first")
+    return {**figures, **found, "files": len(table.files()), "all_seconds": round(time.perf_counter() - begun, 1)}
+
+
+def table_rows(table: ArchiveTable) -> int:
+    """How many rows an archive has."""
+    return sum(day.rows for day in table.days())
 
 
 def range_figures(spark: SparkSession, events: str) -> Figures:
@@ -175,7 +205,7 @@ def main() -> None:
     parser.add_argument("--memory", default="3g")
     parser.add_argument("--postgresql", default="", metavar="URL")
     parser.add_argument("--folder", default="", help="where events are kept; empty: nowhere")
-    parser.add_argument("--only", default="", help="rollup, reconcile, range or sql")
+    parser.add_argument("--only", default="", help="rollup, reconcile, validate, range or sql")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="gateway-bench-") as own:
         folder = asked.folder or own
@@ -187,10 +217,11 @@ def main() -> None:
                 ):
                     print(json.dumps(figures), flush=True)
                 return
-            made = make(spark, f"{folder}/events-{asked.events}", asked.events)
+            made = "" if asked.only == "validate" else make(spark, f"{folder}/events-{asked.events}", asked.events)
             works: dict[str, Callable[[], Any]] = {
                 "rollup": lambda: rollup_figures(spark, made),
                 "reconcile": lambda: reconcile_figures(spark, made),
+                "validate": lambda: validate_figures(spark, own, asked.events),
                 "range": lambda: range_figures(spark, made),
                 "sql": lambda: sql_figures(made, own, asked.postgresql, min(SQL_EVENTS, asked.events)),
             }

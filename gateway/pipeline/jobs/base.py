@@ -47,6 +47,10 @@ JOBS: Final[Mapping[str, tuple[str, str]]] = {
         "gateway.pipeline.jobs.reconcile:Reconcile",
         "Name every message that is lost, doubled, late or changed.",
     ),
+    "validate": (
+        "gateway.pipeline.jobs.validate:Validate",
+        "Name every event that may not follow the one before it.",
+    ),
     "replay": (
         "gateway.pipeline.jobs.replay:Replay",
         "Publish messages of the archive once more.",

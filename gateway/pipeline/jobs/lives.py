@@ -7,6 +7,8 @@ begins a stay; a bridge ends one stay and begins another.
 
 So reconciling is counting: what began must have ended, once, or be where the ledger has it.
 
+In which order events may follow each other is in :mod:`gateway.ledger.writing.transitions`.
+
 A kind has one role for the publish and one for the stay. :data:`FLOWS` says who writes which kinds, and in which flow
 of the gateway they begin, hold and end something; the tests drive a gateway through every flow and compare.
 """
