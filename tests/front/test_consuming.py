@@ -9,6 +9,7 @@ import pytest
 
 from gateway.amqp.message import Message, Properties
 from gateway.amqp.operations import (
+    BindingFound,
     Consume,
     Declared,
     DeclareExchange,
@@ -18,6 +19,7 @@ from gateway.amqp.operations import (
     Got,
     Publish,
     Qos,
+    QueryBinding,
     Recover,
     SelectConfirm,
     Settle,
@@ -240,3 +242,26 @@ async def test_no_local_on_the_queue_of_the_client_is_kept_by_the_front(estate: 
     await channel.request(DeclareQueue(channel.number, "shared", durable=True))
     with pytest.raises(GatewayError, match="no_local"):
         await channel.request(Consume(channel.number, "shared", "other", no_local=True))
+
+
+@pytest.mark.parametrize("estate", ["0-9-1"], indirect=True)
+async def test_a_classic_client_asks_for_bindings_that_the_broker_does_not_tell(estate: Estate) -> None:
+    url = f"amqp://guest:guest@127.0.0.1:{estate.front.port}/?version=0-8"
+    link = await Dialer("client", BrokerSettings(url=url, dialect="qpid")).open("client")
+    estate.links.append(link)
+    channel = await estate.channel(link)
+    await channel.request(DeclareQueue(channel.number, "q", durable=True))
+    ((upstream,),) = estate.front.pool.links.values()
+    upstream.target = replace(upstream.target, capabilities=replace(upstream.target.capabilities, query_binding=False))
+    for exchange, queue, known in (
+        ("", "q", (True, True, True)),
+        ("amq.direct", "q", (True, True, False)),
+        ("amq.direct", "none", (True, False, False)),
+        ("none", "q", (False, True, False)),
+    ):
+        found = await channel.request(QueryBinding(channel.number, exchange, queue, "q"))
+        assert isinstance(found, BindingFound)
+        assert (found.exchange_found, found.queue_found or not found.exchange_found, found.matched) == known
+    other = await estate.channel(await estate.link("0-10"))
+    with pytest.raises(GatewayError, match="does not tell bindings"):
+        await other.request(QueryBinding(other.number, "amq.direct", "q"))

@@ -368,7 +368,7 @@ class FrontChannel:
             self.fail(operation.code, operation.text, suspect)
 
 
-QUERIES: Final = frozenset({operations.QueryExchange, operations.QueryQueue})
+QUERIES: Final = frozenset({operations.QueryExchange, operations.QueryQueue, operations.QueryBinding})
 """What may be asked on another channel, and so waits for what was asked before it."""
 LOCAL: Final = frozenset(
     {operations.OpenChannel, operations.CloseChannel, operations.Flow, operations.Qos}
@@ -382,16 +382,16 @@ HANDLERS: Final[Mapping[type[operations.Operation], Callable[[FrontChannel, Any]
     **dict.fromkeys(
         (
             operations.DeclareExchange, operations.DeleteExchange, operations.BindExchange, operations.UnbindExchange,
-            operations.QueryBinding,
         ),
         requests.pass_on,
     ),
+    operations.QueryBinding: requests.query_binding,
     operations.DeclareQueue: requests.declare_queue,
     **dict.fromkeys(
         (operations.BindQueue, operations.UnbindQueue, operations.PurgeQueue, operations.DeleteQueue),
         requests.named,
     ),
-    **dict.fromkeys(QUERIES, requests.query),
+    **dict.fromkeys((operations.QueryExchange, operations.QueryQueue), requests.query),
     operations.SelectConfirm: requests.select_confirms,
     operations.Publish: publishing.publish,
     operations.Qos: requests.qos,

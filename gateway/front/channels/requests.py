@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway.amqp import operations
 from gateway.errors import RemoteError
+from gateway.front import rights
 from gateway.front.channels import deliveries, settling, treatment, windows
 from gateway.front.channels.refusals import refused
 from gateway.front.counts import PUBLISHES
@@ -71,6 +72,42 @@ def query(channel: FrontChannel, request: operations.Request) -> None:
             channel.answer(outcome, request)
 
     channel.client.link.ask(replace(request), answered)
+
+
+def query_binding(channel: FrontChannel, request: operations.QueryBinding) -> None:
+    """Ask for a binding. Qpid's classic clients do before they consume; where the upstream cannot be asked they hear
+    what it has of exchange and queue, and bind again."""
+    client = channel.client
+    if client.link.target.capabilities.query_binding or not client.is_classic:
+        pass_on(channel, request)
+        return
+    rights.check(request, client.access.principal, client.access.broker, client.exclusive)
+    questions: list[operations.Request] = [operations.QueryExchange(0, request.exchange)] if request.exchange else []
+    if request.queue:
+        questions.append(operations.QueryQueue(0, request.queue))
+    missing: set[type[operations.Request]] = set()
+
+    def go_on() -> None:
+        if questions:
+            client.link.ask(questions[0], answered)
+            return
+        exchange, queue = operations.QueryExchange not in missing, operations.QueryQueue not in missing
+        matched = queue and not request.exchange and request.routing_key in (None, "", request.queue)
+        number, serial = channel.number, request.serial
+        client.tell(operations.BindingFound(number, serial, serial, exchange, queue, matched, matched, True, matched))
+
+    def answered(outcome: operations.Outcome | RemoteError) -> None:
+        if channel.over:
+            return
+        asked = questions.pop(0)
+        if isinstance(outcome, RemoteError):
+            if outcome.reply_code != 404:
+                channel.refuse(request, outcome)
+                return
+            missing.add(type(asked))
+        go_on()
+
+    go_on()
 
 
 def select_confirms(channel: FrontChannel, request: operations.SelectConfirm) -> None:

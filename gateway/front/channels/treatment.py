@@ -123,12 +123,14 @@ TREATMENTS: Final[Mapping[type[operations.Operation], Treatment]] = {
         ),
     ),
     operations.QueryBinding: Treatment(
-        Kind.PASSED, "as it is",
+        Kind.PASSED,
+        "as it is; where the upstream does not tell, a classic client hears whether exchange and queue are there, and "
+        "of no binding but that of the default exchange, so it binds again",
         (
             Refusal(
                 lambda request, target: not target.capabilities.query_binding,
                 540, "exchange.bound: the broker behind this gateway does not tell bindings",
-                "the upstream does not tell",
+                "the upstream does not tell, and the client speaks 0-10",
             ),
         ),
     ),
