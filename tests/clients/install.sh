@@ -16,7 +16,7 @@ go_module="github.com/rabbitmq/amqp091-go"
 go_version="v1.16.0"
 go_sum="h1:1O8oQqnj9hLACoo6CVMgn57z2pLWXvgemhh4GsquV+Y="
 
-sum=$(cat suites/* install.sh | cksum)
+sum=$(cat suites/*.* suites/node/* install.sh | cksum)
 if [ "$(cat "$suites/.installed" 2>/dev/null || true)" != "$sum" ]; then
     command -v go >/dev/null || { say "there is no Go: install it (Debian: apt-get install golang)"; exit 1; }
     say "installing the test suites of client libraries"
@@ -33,6 +33,14 @@ if [ "$(cat "$suites/.installed" 2>/dev/null || true)" != "$sum" ]; then
         mkdir "$suites/${folder%-*}"
         tar -xzf "$sdist" -C "$suites/${folder%-*}" --strip-components=1
     done
+    for library in aiormq aio_pika; do
+        cp suites/docker_client.py "$suites/$library/tests/"
+    done
+    cp suites/aiormq_conftest.py "$suites/aiormq/conftest.py"
+    command -v npm >/dev/null || { say "there is no npm: install it (Debian: apt-get install npm)"; exit 1; }
+    cp -r suites/node "$suites/node"
+    npm ci --silent --no-audit --no-fund --prefix "$suites/node" ||
+        { say "npm could not install amqplib: see its message above"; exit 1; }
     found=$(go mod download -json "$go_module@$go_version")
     [ "$(printf '%s' "$found" | sed -n 's/.*"Sum": "\(.*\)".*/\1/p')" = "$go_sum" ] ||
         { say "$go_module $go_version is not what it was: $found"; exit 1; }

@@ -20,7 +20,7 @@ from tests.servers.process import HOST
 
 SUITES = TOOLS / "client-suites"
 """Where they are."""
-WITHIN = 170
+WITHIN = 400
 """Seconds that a suite may take on one broker."""
 
 
@@ -34,6 +34,10 @@ class Library:
     """Files or tests for pytest; none: a suite of Go."""
     excluded: Mapping[str, str] = field(default_factory=dict)
     """A part of a test's name -> why it does not run, neither directly nor through a front."""
+    seconds: int = 30
+    """How long one test may take."""
+    kinds: tuple[str, ...] = ("rabbitmq-3.10", "rabbitmq-4.0", "rabbitmq-4.3", "brokerj")
+    """Servers that it runs on."""
 
     def run(self, port: int, folder: Path) -> dict[str, bool]:
         """Run the suite on the broker at a port of this machine. Returns each test, and whether it passed."""
@@ -42,7 +46,7 @@ class Library:
     def _pytest(self, port: int, folder: Path) -> dict[str, bool]:
         report = folder / "report.xml"
         command = [str(SUITES / "venv" / "bin" / "python"), "-m", "pytest", "-q", "-p", "no:cacheprovider"]
-        command += ["--timeout=30", f"--junit-xml={report}", *self.tests]
+        command += [f"--timeout={self.seconds}", f"--junit-xml={report}", *self.tests]
         if self.excluded:
             command += ["-k", " and ".join(f"not {part}" for part in self.excluded)]
         said = self._say(command, port, folder)
@@ -88,6 +92,44 @@ _TLS = "needs TLS with certificates of its own; tests/front/test_logins.py has f
 LIBRARIES = (
     Library("amqp", ("t/integration/test_rmq.py",), {"tls": _TLS}),
     Library("kombu", ("t/integration/test_py_amqp.py",)),
+    Library(
+        "aiormq",
+        (
+            "tests/test_channel.py",
+            "tests/test_channel_number.py",
+            "tests/test_connection.py",
+            "tests/test_consumer_publish.py",
+            "tests/test_delivery_error.py",
+            "tests/test_late_confirms.py",
+            "tests/test_nowait.py",
+            "tests/test_publish_cancel.py",
+            "tests/test_writer_shutdown.py",
+        ),
+        {
+            "amqps": _TLS,
+            "ssl": _TLS,
+            "amqp-named": "the same tests again, with a name for the connection",
+            "test_closing_waiter_cancellation": "fails now and then, directly too",
+        },
+        seconds=10,
+        kinds=("rabbitmq-4.0",),
+    ),
+    Library(
+        "aio_pika",
+        (
+            "tests/test_amqp.py",
+            "tests/test_connection_options.py",
+            "tests/test_consumer_publish_errors.py",
+            "tests/test_json_rpc.py",
+            "tests/test_master.py",
+            "tests/test_nowait.py",
+            "tests/test_robust_binding_identity.py",
+            "tests/test_rpc.py",
+        ),
+        {"connect_robust": "the same tests again, with a connection that the client opens again"},
+        seconds=10,
+        kinds=("rabbitmq-3.10",),
+    ),
     Library(
         "amqp091-go",
         excluded={

@@ -24,6 +24,8 @@ TARGETS = (("rabbitmq-3.10", "0-9-1"), ("rabbitmq-4.0", "0-9-1"), ("rabbitmq-4.3
 """Servers, and what the front speaks with them."""
 RULES = {"rabbitmq-4.0": {"transient_queue": "on"}}
 """The 4.0 of the tests denies transient queues, as later releases do."""
+LARGEST = 32 << 20
+"""The largest message of the suites is one of 20 MiB."""
 KNOWN = {"brokerj": (b"Unsupported queue declare argument(s)", b"No such queue")}
 """For what Broker-J ends a connection of 0-9-1, where RabbitMQ ends the channel: arguments of a queue that are
 RabbitMQ's, and basic.get from a queue that is not there. The front opens the connection again, and its clients stay."""
@@ -46,8 +48,15 @@ def closes(record: list[tuple[str, bytes]]) -> list[bytes]:
     return re.findall(rb"\x01\x00\x00....\x00\x0a\x00\x32(.{2,200})", octets, re.DOTALL)
 
 
-@pytest.mark.parametrize("library", LIBRARIES, ids=[library.name for library in LIBRARIES])
-@pytest.mark.parametrize(("kind", "version"), TARGETS)
+@pytest.mark.parametrize(
+    ("kind", "version", "library"),
+    [
+        pytest.param(kind, version, library, id=f"{kind}-{version}-{library.name}")
+        for kind, version in TARGETS
+        for library in LIBRARIES
+        if kind in library.kinds
+    ],
+)
 def test_the_front_passes_what_the_broker_passes(
     kind: str,
     version: str,
@@ -61,7 +70,8 @@ def test_the_front_passes_what_the_broker_passes(
     for folder in folders:
         folder.mkdir()
     with relay_to(server.port) as relay:
-        front = RunningFront(behind(server, version, relay.port, library), rules=RULES.get(kind, {}))
+        url = behind(server, version, relay.port, library)
+        front = RunningFront(url, rules=RULES.get(kind, {}), message_max=LARGEST)
         try:
             with ThreadPoolExecutor(2) as both:
                 direct, through = both.map(library.run, (server.port, front.port), folders)

@@ -1,0 +1,116 @@
+"""Clients that RabbitMQ 4.3 turns away; through a front to it they work."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pika
+import pytest
+
+from tests.clients.libraries import SUITES
+from tests.front.fronts import RunningFront
+from tests.servers.judge import Judge
+from tests.servers.process import HOST
+
+pytestmark = pytest.mark.broker
+
+LIMIT = 3
+"""Deliveries that a client wants to hold at most."""
+WITHIN = 20.0
+"""Seconds that they may take to come."""
+MORE_WITHIN = 2.0
+"""Seconds in which more would have come."""
+AMQPLIB = Path(__file__).parent / "amqplib.cjs"
+
+
+@pytest.fixture
+def front(rabbitmq43: Any) -> Iterator[RunningFront]:
+    """A front to RabbitMQ 4.3."""
+    front = RunningFront(rabbitmq43.url("0-9-1"))
+    yield front
+    front.close()
+
+
+@pytest.fixture(scope="module")
+def java() -> Iterator[Judge]:
+    """Qpid's JMS client."""
+    judge = Judge()
+    yield judge
+    judge.close()
+
+
+def amqplib(port: int) -> str:
+    """What the application on amqplib says."""
+    environ = {
+        **os.environ,
+        "AMQP_URL": f"amqp://guest:guest@{HOST}:{port}",
+        "NODE_PATH": str(SUITES / "node" / "node_modules"),
+    }
+    run = subprocess.run(["node", AMQPLIB], env=environ, capture_output=True, text=True, timeout=60)
+    return run.stdout.strip() + run.stderr.strip()
+
+
+def test_amqplib_with_small_frames(rabbitmq43: Any, front: RunningFront) -> None:
+    assert amqplib(rabbitmq43.port).startswith("Error: ")
+    assert amqplib(front.port) == "[1,5000,100000]"
+
+
+def limited(port: int, queues: list[str]) -> int:
+    """The most deliveries that a client with a prefetch for its whole channel holds, of two quorum queues."""
+    connection = pika.BlockingConnection(pika.ConnectionParameters(HOST, port, heartbeat=0))
+    try:
+        channel = connection.channel()
+        channel.basic_qos(prefetch_count=LIMIT, global_qos=True)
+        held: list[int] = []
+        for queue in queues:
+            channel.queue_declare(queue, durable=True, arguments={"x-queue-type": "quorum"})
+            for _ in range(5):
+                channel.basic_publish("", queue, b"m")
+            channel.basic_consume(queue, lambda _, method, *rest: held.append(method.delivery_tag))
+        deadline = time.monotonic() + WITHIN
+        while len(held) < LIMIT and time.monotonic() < deadline:
+            connection.process_data_events(1)
+        deadline = time.monotonic() + MORE_WITHIN
+        while time.monotonic() < deadline:
+            connection.process_data_events(0.2)
+        most = len(held)
+        channel.basic_ack(0, multiple=True)
+        while len(held) < 10:
+            connection.process_data_events(5)
+            channel.basic_ack(0, multiple=True)
+        for queue in queues:
+            channel.queue_delete(queue)
+        return most
+    finally:
+        if connection.is_open:
+            connection.close()
+
+
+def test_a_prefetch_for_the_whole_channel(
+    rabbitmq43: Any, front: RunningFront, unique_name: Callable[[str], str]
+) -> None:
+    queues = [unique_name("global") for _ in range(2)]
+    assert limited(front.port, queues) == LIMIT
+    assert limited(rabbitmq43.port, queues) > LIMIT
+
+
+UNSERVED = {
+    "browse leaves messages": "RabbitMQ cannot browse",
+    "selector": "RabbitMQ ignores selectors, and the front refuses them on queues that others use",
+    "commit and rollback": "the client waits for ever at a rollback: front-door.md, what is missing",
+    "durable subscription outlives its connection": "RabbitMQ deletes its exclusive queue with the connection",
+}
+"""What of the application does not work."""
+
+
+def test_a_jms_application_of_0_8(rabbitmq43: Any, front: RunningFront, java: Judge) -> None:
+    """Each of its steps fails directly; all but a few work through the front."""
+    step = "send and receive"
+    assert java.scenario("0-8", rabbitmq43.port, "/", "BURL", only=step)[step] is not None
+    through = java.scenario("0-8", front.port, "/", "BURL")
+    assert {step for step, error in through.items() if error is not None} == set(UNSERVED)
