@@ -392,8 +392,8 @@ class Ledger:
         """Keep the final answer under a key this process holds, in one commit with the outcomes ``entries``.
 
         Raises:
-            KeyLost: the key was taken over by another process meanwhile (the events are written, and the answer will
-                be the other's).
+            KeyLost: the key was taken over by another process meanwhile. Nothing is written: outcome and answer will be
+                the other's.
             LedgerUnavailable: not written.
         """
         answer = StoredAnswer(status, dict(headers or {}), body)

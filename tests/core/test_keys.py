@@ -189,7 +189,7 @@ async def test_a_repeat_that_cannot_be_sent_leaves_the_first_attempt_unknown(
 async def test_a_key_that_was_taken_over_is_let_go(
     gateway: Gateway, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its events are written, and no attempt at keeping the answer will ever succeed."""
+    """No attempt at keeping the answer will ever succeed."""
     calls = []
 
     async def taken(self: Ledger, *args: Any, **more: Any) -> None:

@@ -73,19 +73,30 @@ async def _timeline(ledger: Ledger, message_id: bytes) -> Timeline | None:
             await backoff.wait()
 
 
-async def insist(ledger: Ledger, client: str, ended: Sequence[EndedKey]) -> None:
+def disown(results: Sequence[PublishOutcome]) -> None:
+    """Of messages whose key another process has taken over: it sends them again, so a failure here is no outcome."""
+    for result in results:
+        if result.error is not None:
+            why = "another process has taken over the key and sends the message again"
+            result.error, result.key = OutcomeUnknown(f"{why}; this attempt failed: {result.error}"), ""
+
+
+async def insist(ledger: Ledger, client: str, ended: Sequence[EndedKey]) -> set[str]:
     """Tell the ledger how keys end, again until it is written, or a key is found to be another's. Where events cannot
-    be stored, a key ends without them."""
+    be stored, a key ends without them. Returns the keys that are another's."""
+    lost: set[str] = set()
     backoff = Backoff(PAUSE_MIN, PAUSE_MAX)
     while ended:
         try:
             errors = await ledger.keyring.end(client, ended)
         except LedgerUnavailable as error:
             errors = [error] * len(ended)
+        lost.update(each.key for each, error in zip(ended, errors, strict=True) if isinstance(error, KeyLost))
         ended, away = _left(ended, errors)
         if ended and away is not None:
             log("ledger.answer_waits", logging.DEBUG, count=len(ended), detail=str(away))
             await backoff.wait()
+    return lost
 
 
 def _left(

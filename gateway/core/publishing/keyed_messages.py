@@ -32,7 +32,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from gateway.core.publishing import envelopes, fingerprints
-from gateway.core.publishing.endings import LATE_CONFIRM, finality, insist, known, stay_unknown
+from gateway.core.publishing.endings import LATE_CONFIRM, disown, finality, insist, known, stay_unknown
 from gateway.core.publishing.entries import keyed_entry
 from gateway.core.publishing.publisher import (
     DONE,
@@ -422,7 +422,8 @@ class _Work:
             body = _encode(_to_keep(result)) if final else b""
             result.key = how if final else ""
             ended.append(EndedKey(line.item.key, ending, entries.get(line.item.id, ()), _MESSAGE if final else 0, body))
-        await insist(self.ledger, self.client, ended)
+        lost = await insist(self.ledger, self.client, ended)
+        disown([result for line, result in zip(lines, results, strict=True) if line.item.key in lost])
         for line, result in zip(lines, results, strict=True):
             self.held.pop(line.item.key, None)
             self.ended(line, result)

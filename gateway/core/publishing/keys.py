@@ -32,6 +32,7 @@ from gateway.core.publishing.endings import (
     LATE_CONFIRM,
     PAUSE_MAX,
     PAUSE_MIN,
+    disown,
     finality,
     known,
     stay_unknown,
@@ -226,7 +227,9 @@ class KeyedPublisher:
             await self._insist(partial(self._ledger.unknown_key, request.client, request.key), entries)
             raise
         await self._publisher.keep(exchange, messages, sent)
-        await self._keep(request, answer, results, entries)
+        if not await self._keep(request, answer, results, entries):
+            disown(results)
+            answer = render(list(results))
         return answer
 
     async def _send(
@@ -248,7 +251,8 @@ class KeyedPublisher:
 
     async def _keep(
         self, request: KeyedRequest, answer: KeyedAnswer, results: Sequence[PublishOutcome], entries: Sequence[LogEntry]
-    ) -> None:
+    ) -> bool:
+        """End the key; whether it was this process's still."""
         end: Callable[[Sequence[LogEntry]], Awaitable[None]]
         match finality(results):
             case "unknown":
@@ -264,17 +268,18 @@ class KeyedPublisher:
                     answer.body,
                     headers=answer.headers,
                 )
-        await self._insist(end, entries)
+        return await self._insist(end, entries)
 
-    async def _insist(self, end: Callable[[Sequence[LogEntry]], Awaitable[None]], entries: Sequence[LogEntry]) -> None:
-        """Tell the ledger how a key ends, again until it is written, or the key is found to be another's. Where
-        events cannot be stored, the key ends without them."""
+    async def _insist(self, end: Callable[[Sequence[LogEntry]], Awaitable[None]], entries: Sequence[LogEntry]) -> bool:
+        """Tell the ledger how a key ends, again until it is written, or the key is found to be another's, and return
+        False. Where events cannot be stored, the key ends without them."""
         backoff = Backoff(PAUSE_MIN, PAUSE_MAX)
         while True:
             try:
                 await end(entries)
             except KeyLost as error:
                 log("ledger.key_lost", logging.WARNING, detail=str(error))
+                return False
             except LedgerUnavailable as error:
                 log("ledger.answer_waits", logging.DEBUG, detail=str(error))
                 await backoff.wait()
@@ -285,7 +290,7 @@ class KeyedPublisher:
                 log("ledger.events_refused", logging.ERROR, detail=str(error))
                 entries = ()
                 continue
-            return
+            return True
 
     async def close(self, within: float) -> None:
         """Let what runs come to its end, for at most ``within`` seconds. What does not is resolved at the next

@@ -225,7 +225,7 @@ class GroupCommit:
                 records.append((call, len(rows.events)))
             else:
                 by_kind[type(call)].append(call)
-            if isinstance(call, Record | SettleKey | Put | SpoolCall):
+            if isinstance(call, Record | Put | SpoolCall):
                 rows.add(call.entries)
             elif isinstance(call, SettleOutbox):
                 for _, entries in call.done:
@@ -238,6 +238,7 @@ class GroupCommit:
         # What most likely comes of what is owed is taken at once; the rest, either way, when it is known.
         taken = len(rows.events) + sum(len(call.entries) for call in stores)
         taken += sum(len(each.entries) for call in endings for each in call.settlements)
+        taken += sum(len(call.entries) for call in settles)
         first, commits = self._shards.enter(connection, lease, taken)
         for call, offset in records:
             call.result = list(range(first + offset, first + offset + len(call.entries)))
@@ -246,6 +247,11 @@ class GroupCommit:
             new, deferred = self._keys.claim(connection, lease, claims, now)
             for claim in new:
                 rows.add_claim(claim)
+        if settles:
+            self._keys.settle(connection, lease, settles, now)
+            for call in settles:
+                if call.error is None:  # else another process sends the messages again, and its outcome counts
+                    rows.add(call.entries)
         there = now if self._injected else self._shards.now
         if puts:
             self._outbox.put(connection, puts, now, there)
@@ -269,8 +275,6 @@ class GroupCommit:
             self._log.write(connection, lease, spooled)
         if rows.inbox:
             self._inbox.write(connection, rows.inbox, now)
-        if settles:
-            self._keys.settle(connection, lease, settles, now)
         if kept:
             self._bodies.keep(connection, kept, now)
         if rows.consumed:
