@@ -20,7 +20,7 @@ from gateway.budgets import ShareHolder
 from gateway.config import FrontSettings
 from gateway.core.gateway import Gateway
 from gateway.core.publishing.publisher import Publication, PublishOutcome
-from gateway.errors import BudgetExceeded, GatewayError, Overloaded
+from gateway.errors import BudgetExceeded, GatewayError, LedgerUnavailable, Overloaded
 from gateway.front.channels import publishing
 from gateway.front.counts import FrontCounts
 from gateway.front.records import FrontRecords
@@ -257,7 +257,12 @@ class StoreLane:
     async def _put_together(self, stored: Sequence[StoredPublish]) -> None:
         """Store the first of what is pending, which all go to one exchange. Raises as :meth:`PublishLedger.put`."""
         items = [each.item for each in stored]
-        results = await self._store.ledger.put(self._broker, stored[0].request.exchange, items, self._label)
+        try:
+            results = await self._store.ledger.put(self._broker, stored[0].request.exchange, items, self._label)
+        except LedgerUnavailable:
+            for item in items:
+                item.resent = True  # the ledger may have it, and the broker before it is stored again
+            raise
         self._is_over_budget = False
         self._store.goes_on()
         self._taken(stored)

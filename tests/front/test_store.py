@@ -350,6 +350,23 @@ async def test_the_ledger_is_away_too(estate: Estate) -> None:
     assert estate.ledger.bodies == [b"%d" % number for number in range(5)]
 
 
+async def test_what_the_ledger_may_have_is_stored_again_with_a_mark(estate: Estate) -> None:
+    """The answer of the ledger was lost: an outbox may have sent it by the time at which it is stored again."""
+    channel = await estate.publisher()
+    await until(lambda: all(lane.is_drained for lane in estate.front.store.lanes.values()))
+    estate.ledger.error = LedgerUnavailable("the connection was cut off in the commit")
+    await estate.lose()
+    serial = channel.publish(b"doubtful")
+    await until(lambda: estate.ledger.puts > 0)
+    estate.ledger.error = None
+    newer = channel.publish(b"newer")
+    await until(lambda: {serial, newer} <= set(channel.confirmed))
+    assert [(bytes(item.message.body), item.resent) for _, _, item in estate.ledger.kept] == [
+        (b"doubtful", True),
+        (b"newer", False),
+    ]
+
+
 async def test_a_message_that_the_ledger_cannot_hold_is_refused_alone(estate: Estate) -> None:
     channel = await estate.publisher()
     await estate.lose()
