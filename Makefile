@@ -81,6 +81,7 @@ test-all: $(SPARK) $(SITE)  ## that, RabbitMQ 4.3, and the long suites: Spark, c
 	@tests/supply/install.sh
 	@tests/clients/install.sh
 	@tests/generated/install.sh
+	@tests/models/install.sh
 	@exec $(BIN)/python tests/suites.py --tier all
 
 test-spark: $(SPARK)  ## all tests that run Spark: with kills of driver and JVM, and a cluster on loopback
@@ -96,7 +97,9 @@ chaos: $(STAMP)  ## all 34 experiments, and the table; CHAOS="F01 F18" for some,
 	@tests/servers/install.sh
 	@exec $(BIN)/python -m tests.chaos $(CHAOS) $(FORM) $(if $(SEED),--seed $(SEED))
 
-simulate: $(STAMP)  ## worlds under virtual time, each from its seed; WORLDS=1000 FIRST=1 for others
+simulate: $(STAMP)  ## the models, then worlds under virtual time, each from its seed; WORLDS=1000 FIRST=1 for others
+	@tests/models/install.sh
+	@$(BIN)/python -m tests.models
 	@exec $(BIN)/python -m tests.simulation --worlds $(or $(WORLDS),200) --first $(or $(FIRST),1)
 
 powerloss: $(STAMP)  ## losses of power at every point of a run; POINTS=1000, PARTS=losses
