@@ -29,7 +29,7 @@ from gateway.core.gateway import Gateway
 from gateway.core.leasing.consuming import own_id
 from gateway.core.publishing.publisher import version_name
 from gateway.core.work.supervised import HALT_WITHIN, SupervisedResource, WantedState
-from gateway.errors import BrokerUnavailable, GatewayError, Unsupported
+from gateway.errors import BrokerUnavailable, GatewayError, LedgerUnavailable, Unsupported
 from gateway.observing.telemetry import log
 from gateway.runtime.backoff import Backoff
 from gateway.runtime.clock import clock
@@ -300,10 +300,18 @@ class Bridge:
         try:
             settled = await settle(self.name, self.route.token, self._gateway, self._journal(), target)
         except GatewayError as error:
-            self._faults.set(BRANCH, str(error))
+            self._faults.set(BRANCH, f"{error}{await self._in_doubt()}")
             raise
         self._faults.clear(BRANCH)
         return settled.left
+
+    async def _in_doubt(self) -> str:
+        """How many transactions wait to be settled, for the reason; empty: none that is known."""
+        with suppress(LedgerUnavailable):
+            if count := len(await self._gateway.ledger.branches.of(self.name)):
+                what = "1 transaction is" if count == 1 else f"{count} transactions are"
+                return f". {what} in doubt: nothing is taken until the broker and the ledger agree on it"
+        return ""
 
     async def _was_plain(self) -> bool:
         """Whether one of this name has run in another mode than ``dtx``, written down before it takes anything: what

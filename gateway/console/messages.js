@@ -131,8 +131,7 @@ function Owed({ of, reload }) {
   const show = async () => {
     try { setFound((await request("GET", path)).data); } catch (failed) { setError(failed); }
   };
-  return html`<div class="owed"><p><${State} of=${of.state} /> ${words.owedTo} <a href=${link(`subscriptions/${segment(of.subscription)}`)}><${Name} of=${of.subscription} /></a>,
-      ${words.attempt(of.attempt)}${of.state === "waiting" && html`, ${words.nextTry} <${Time} at=${of.due_at} />`}
+  return html`<div class="owed"><p><${State} of=${of.state} /> ${words.owedTo} <a href=${link(`subscriptions/${segment(of.subscription)}`)}><${Name} of=${of.subscription} /></a>, ${words.attempt(of.attempt)}${of.state === "waiting" && html`, ${words.nextTry} <${Time} at=${of.due_at} />`}
       ${of.reason.reason && html`<br /><span class="quiet">${visible(of.reason.reason)}</span>`}</p>
     ${isAdmin() && html`<p class="row">
       <${Action} label=${words.retry} done=${words.retried} act=${async () => { await request("POST", `${path}:retry`); reload(); }} />

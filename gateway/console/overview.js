@@ -8,7 +8,7 @@ import { text } from "./text.js";
 
 const words = text.overview;
 const HOURS = 24;
-const TILES = new Set(["brokers", "bridges", "endpoints", "subscriptions", "taps", "replays"]);
+const TILES = new Set(["brokers", "queues", "bridges", "endpoints", "subscriptions", "taps", "replays"]);
 
 export function Overview() {
   const feed = usePoll("/v1/overview", 5000, get);
@@ -44,8 +44,8 @@ function Trouble({ of }) {
   const what = html`<span class="kind">${words.kinds[of.kind] ?? of.kind}</span> <${Name} of=${of.name} title=${false} />`;
   return html`<li class=${of.severity === "bad" ? "bad" : "warn"}>
     ${view ? html`<a href=${view}>${what}</a>` : html`<span>${what}</span>`}
-    <${State} of=${of.state === of.code ? of.state : of.code} />
-    <span class="why">${visible(of.reason)}</span>
+    <span class=${`state ${of.severity === "bad" ? "bad" : "warn"}`}>${visible(of.code)}</span>
+    <span class="why">${visible(of.reason)}${of.message && html` <a href=${link(`messages/${of.message}`)}>${words.theMessage}</a>`}</span>
     ${of.since && html`<span class="quiet since"><${Time} at=${of.since} /></span>`}
   </li>`;
 }
@@ -59,8 +59,8 @@ function Tile({ of, troubles }) {
   const content = html`<span class="quiet">${text.nav[`${of.kind}s`] ?? words[`${of.kind}s`]}</span>
     <b class="num">${number(of.count)}${of.more ? "+" : ""}</b>
     ${of.count === 0 ? html`<span class="quiet">${words.none}</span>`
-      : of.well === of.count ? html`<span class="state good">${words.allWell}</span>`
-      : html`<span class=${`state ${bad ? "bad" : "warn"}`}>${words.notWell(of.count - of.well)}</span>`}`;
+      : of.well === of.count ? html`<span class="state good">${of.kind === "queue" ? words.allTaken : words.allWell}</span>`
+      : html`<span class=${`state ${bad ? "bad" : "warn"}`}>${(of.kind === "queue" ? words.notTaken : words.notWell)(of.count - of.well)}</span>`}`;
   return TILES.has(`${of.kind}s`) ? html`<a class="tile" href=${link(`${of.kind}s`)}>${content}</a>` : html`<div class="tile">${content}</div>`;
 }
 

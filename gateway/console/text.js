@@ -48,9 +48,10 @@ export const text = {
   overview: {
     title: "Overview", good: "Everything runs.",
     bad: (count) => `${many(count, "thing")} need${count === 1 ? "s" : ""} attention.`, warn: (count) => `Nothing has failed. ${many(count, "thing")} to know:`,
-    kinds: { broker: "Broker", bridge: "Bridge", endpoint: "Endpoint", subscription: "Subscription", tap: "Tap", front: "Front", replay: "Replay", dead_letters: "Dead letters", ledger: "Ledger" },
+    theMessage: "The message",
+    kinds: { broker: "Broker", queue: "Queue", bridge: "Bridge", endpoint: "Endpoint", subscription: "Subscription", tap: "Tap", front: "Front", replay: "Replay", dead_letters: "Dead letters", ledger: "Ledger" },
     fronts: "Fronts", waiting: "Waiting", messages: "messages", perSecondHour: "a second, in the last hour", more: "There is more than is shown here.",
-    none: "none yet", allWell: "all run", notWell: (count) => `${count} not running`, bridged: "Bridged", perSecond: "messages a second",
+    none: "none yet", allWell: "all run", notWell: (count) => `${count} not running`, allTaken: "all well", notTaken: (count) => `${count} without a consumer`, bridged: "Bridged", perSecond: "messages a second",
     hours: "The last 24 hours", published: "Published", delivered: "Delivered", forwarded: "Forwarded by bridges", failures: "Went wrong",
     nothingYet: "Nothing happened in the last 24 hours.",
   },

@@ -104,8 +104,15 @@ class Inventory:
         self._knowing = asyncio.Lock()
         self._tasks = Tasks("queue inventory")
 
-    async def read(self, name: str) -> BrokerQueues:
-        """Return the queues of a broker that there is: as they were a few seconds ago, or as they are now."""
+    async def read(
+        self, name: str, *, kept_seconds: float = KEPT_SECONDS, wait_seconds: float = WAIT_SECONDS
+    ) -> BrokerQueues:
+        """Return the queues of a broker that there is: as they were a few seconds ago, or as they are now.
+
+        Args:
+            kept_seconds: how old a list may be that is not read again.
+            wait_seconds: how long a reading is waited for.
+        """
         now = clock.monotonic()
         self._forget(now)
         upstream = self._brokers[name]
@@ -115,16 +122,16 @@ class Inventory:
                 entry.reading.cancel()
             entry = self._entries[name] = _Entry(upstream)
         entry.asked_at = now
-        if entry.queues is not None and now - entry.read_at <= KEPT_SECONDS:
+        if entry.queues is not None and now - entry.read_at <= kept_seconds:
             return entry.queues
         reading = entry.reading or self._tasks.start(self._refresh(name, entry), name=f"queues of {name}")
         entry.reading = reading
-        await asyncio.wait([reading], timeout=WAIT_SECONDS)
+        await asyncio.wait([reading], timeout=wait_seconds)
         if entry.queues is None:
             source: Source = "management" if upstream.settings.management else "amqp"
-            return BrokerQueues(source, [], f"The broker has not answered within {WAIT_SECONDS:g} s. Ask again.")
+            return BrokerQueues(source, [], f"The broker has not answered within {wait_seconds:g} s. Ask again.")
         if not reading.done():
-            late = f"The broker has not answered within {WAIT_SECONDS:g} s: {_as_it_was(entry.queues.as_of)}"
+            late = f"The broker has not answered within {wait_seconds:g} s: {_as_it_was(entry.queues.as_of)}"
             return msgspec.structs.replace(entry.queues, reason=late)
         return entry.queues
 

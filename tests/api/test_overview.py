@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from time import time_ns
 from typing import Any
 
 import httpx
 import pytest
 
+from gateway.amqp.message import Message
 from gateway.api.app import Api
 from gateway.config import ApiKeySettings, HttpSettings
+from gateway.core.topology import QUEUE
 from gateway.errors import LedgerUnavailable
+from gateway.ledger import Owed, id_text
 from gateway.upstreams import UpstreamState
 from tests.api.conftest import problem
 from tests.replays.conftest import House
@@ -75,8 +79,8 @@ async def test_all_is_well(ask: Asked) -> None:
     found = await ask()
     assert (found["troubles"], found["more"]) == ([], False)
     assert counts(found) == {
-        "broker": (2, 2), "bridge": (0, 0), "endpoint": (0, 0), "subscription": (1, 1), "tap": (0, 0), "front": (0, 0),
-        "replay": (0, 0),
+        "broker": (2, 2), "queue": (1, 1), "bridge": (0, 0), "endpoint": (0, 0), "subscription": (1, 1), "tap": (0, 0),
+        "front": (0, 0), "replay": (0, 0),
     }  # fmt: skip
     assert found["backlog"] == {"waiting": 0, "out": 0, "dead": 0, "octets": 0, "oldest_at": None}
     assert (found["events"], found["bridged"]) == ({}, 0.0)
@@ -133,6 +137,61 @@ async def test_a_caller_sees_what_its_scopes_allow(ask: Asked, house: House) -> 
     assert (reader["kinds"], reader["troubles"], reader["backlog"]) == ([], [], None)
     assert reader["events"] is not None
     problem(await ask.client.get("/v1/overview"), 401, "unauthorized")
+
+
+async def test_queues_with_messages_that_nobody_consumes(ask: Asked, house: House) -> None:
+    for number in range(25):
+        name = f"idle-{number:02}"
+        await house.fake.declare_queue(name)
+        await house.gateway.topology._remember(QUEUE, "fake", name, {"name": name})
+        for _ in range(number):
+            house.fake.queues[name].ready.append((Message(b"x"), "", name, False))
+    house.fake.queues["orders"].ready.append((Message(b"x"), "", "orders", False))
+    found = await ask()
+    queues = [each for each in found["troubles"] if each["kind"] == "queue"]
+    assert [each["name"] for each in queues] == [f"idle-{number:02}" for number in range(24, 4, -1)], "most first"
+    assert (counts(found)["queue"], found["more"]) == ((26, 1), True)
+    assert queues[0]["reason"] == "24 messages wait at the broker fake, and nobody consumes the queue."
+    assert {(each["code"], each["severity"], each["path"]) for each in queues[:1]} == {
+        ("no_consumer", "notice", "/v1/brokers/fake/queues/idle-24")
+    }
+    consumer = [each for each in (await ask("consumer"))["troubles"] if each["kind"] == "queue"]
+    assert consumer == [], "subscribe: does not allow to look at a queue"
+
+
+async def test_a_pulled_queue_says_by_whom(ask: Asked, house: House) -> None:
+    body = {"broker": "fake", "queue": "pulled"}
+    await house.fake.declare_queue("pulled")
+    assert (await ask.call("PUT", "/v1/subscriptions/puller", body)).status_code == 201
+    house.fake.queues["pulled"].ready.append((Message(b"x"), "", "pulled", False))
+    (queue,) = [each for each in (await ask())["troubles"] if each["kind"] == "queue"]
+    assert queue["reason"].endswith("The subscription 'puller' takes them when somebody pulls.")
+
+
+async def test_the_oldest_message_that_fails_again_and_again(ask: Asked, house: House) -> None:
+    at = time_ns() // 1000
+    rows = []
+    for attempt in (2, 0, 0):
+        (message_id,) = await house.known(1, kept=False)
+        more = {"attempt": attempt, "reason": {"reason": f"it answered 500 {MARKUP}"} if attempt else {}}
+        rows.append(
+            Owed(
+                id=house.gateway.ids(),
+                message_id=message_id,
+                subscription="billing",
+                at=at,
+                size=1,
+                payload=b"",
+                **more,
+            )
+        )
+    await house.ledger.deliveries.store(rows, [])
+    (trouble,) = [each for each in (await ask())["troubles"] if each["kind"] == "subscription"]
+    assert trouble["reason"] == f"Its oldest message has failed 2 times: it answered 500 {MARKUP}. 2 more wait."
+    assert (trouble["code"], trouble["message"]) == ("retrying", id_text(rows[0].message_id))
+    (consumer,) = (await ask("consumer"))["troubles"]
+    assert (consumer["code"], consumer["message"]) == ("retrying", None), "it may not see messages"
+    assert (await ask("publisher"))["troubles"] == []
 
 
 async def test_while_the_ledger_is_away_the_rest_is_shown(

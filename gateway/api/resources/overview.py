@@ -7,7 +7,8 @@ and so are its things in the backlog. While the ledger is away, what needs it is
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+import heapq
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import quote, urlencode
 
@@ -21,14 +22,18 @@ from gateway.api.http.routing import Route, Scope
 from gateway.api.resources import bridges, taps
 from gateway.api.resources.brokers import first_brokers, moment
 from gateway.api.resources.endpoints import first_endpoints
+from gateway.api.resources.inventory import MANY, Sight, all_sights
 from gateway.api.resources.replays import the_replays
-from gateway.api.resources.subscriptions import first_subscriptions
+from gateway.api.resources.subscriptions import first_subscriptions, seen_subscriptions
+from gateway.core.sources.own_queues import queue_of
 from gateway.errors import LedgerUnavailable, NoSuchBroker
 from gateway.fidelity.deaths import CODES
-from gateway.ledger import BacklogCounts, HourFilter
+from gateway.ledger import BacklogCounts, BacklogEntry, DeliveryFilter, HourFilter, id_text
 from gateway.ledger.events.statistics import HOUR_US
+from gateway.management import BrokerQueues
 from gateway.replays import JobState
 from gateway.runtime.clock import clock
+from gateway.runtime.threads import threads
 
 SEEN_MAX: Final = 1_000
 """Most things of a kind that are looked at."""
@@ -36,6 +41,16 @@ TROUBLES_MAX: Final = 200
 """Most things that are named."""
 DEAD_MAX: Final = 20
 """Most groups of dead letters that are named."""
+QUEUES_MAX: Final = 20
+"""Most queues that are named; those with most messages."""
+QUEUES_KEPT: Final = 15.0
+"""How old a broker's list of queues may be that is not read again, in seconds."""
+QUEUES_WAIT: Final = 0.5
+"""How long a broker's list of queues is waited for, in seconds."""
+HEADS_MAX: Final = 20
+"""Of how many subscriptions the oldest message is looked at."""
+TRIES: Final = 2
+"""After so many attempts the oldest message of a subscription is named."""
 KINDS_MAX: Final = 200
 """Most kinds of events with a rate; there are fewer."""
 RECENT: Final = 86_400
@@ -49,7 +64,9 @@ Severity = Literal["bad", "notice"]
 class Trouble(Output, omit_defaults=False):
     """A thing that is not well."""
 
-    kind: Literal["broker", "bridge", "tap", "endpoint", "subscription", "front", "replay", "dead_letters", "ledger"]
+    kind: Literal[
+        "broker", "queue", "bridge", "tap", "endpoint", "subscription", "front", "replay", "dead_letters", "ledger"
+    ]
     """What it is; ``dead_letters``: those of a subscription with one code."""
     name: str
     """Its name; of dead letters that of the subscription."""
@@ -65,6 +82,8 @@ class Trouble(Output, omit_defaults=False):
     """Since when it is in that state, RFC 3339; ``null`` where that is not known."""
     path: str
     """Path of its resource."""
+    message: str | None = None
+    """Id of the message that it is about; ``null``: it is about none, or the caller lacks the scope ``history``."""
 
 
 class KindCount(Output, omit_defaults=False):
@@ -124,11 +143,15 @@ class Part(NamedTuple):
     troubles: list[Trouble]
     names: list[str]
     rate: float = 0.0
+    unnamed: bool = False
+    """Not all that are not well are among the troubles."""
 
 
 async def get_overview(call: Call) -> Response:
     """Look at everything."""
     allowed = [part for scope, part in _PARTS if _may(call, scope)]
+    if not call.principal.admin and not all_sights(call):
+        allowed = [part for part in allowed if part is not _queues]
     sees_subscriptions = _may(call, Scope.CONSUMER)
     *found, events, dead = await asyncio.gather(
         *(_unless_away(part(call)) for part in allowed),
@@ -141,6 +164,8 @@ async def get_overview(call: Call) -> Response:
     if sees_subscriptions and named is not None:
         backlog = await _unless_away(_backlog(call, None if call.principal.admin else named))
     troubles = [trouble for part in parts for trouble in part.troubles] + (dead or [])
+    if sees_subscriptions and named is not None:
+        troubles += await _unless_away(_heads(call, named)) or []
     if len(parts) < len(allowed) or dead is None:
         ready, why = call.gateway.ledger.ready()
         reason = why if not ready and why else "The ledger did not answer. What it knows is not shown."
@@ -150,7 +175,7 @@ async def get_overview(call: Call) -> Response:
         at=moment(clock.now()),
         kinds=[part.summary for part in parts],
         troubles=troubles[:TROUBLES_MAX],
-        more=len(troubles) > TROUBLES_MAX or any(part.summary.more for part in parts),
+        more=len(troubles) > TROUBLES_MAX or any(part.summary.more or part.unnamed for part in parts),
         backlog=backlog,
         events=events,
         bridged=next((part.rate for part in parts if part.summary.kind == "bridge"), None),
@@ -206,6 +231,54 @@ async def _brokers(call: Call) -> Part:
     return _part("broker", rows, troubles, more)
 
 
+async def _queues(call: Call) -> Part:
+    """Queues with messages that nobody takes, as far as their lists tell."""
+    sights = all_sights(call)
+    read = call.gateway.inventory.read
+    lists = await asyncio.gather(
+        *(read(sight.broker, kept_seconds=QUEUES_KEPT, wait_seconds=QUEUES_WAIT) for sight in sights)
+    )
+    found = list(zip(sights, lists, strict=True))
+    count, idle = await threads.run(_idle, found) if sum(len(each.rows) for each in lists) > MANY else _idle(found)
+    named = heapq.nlargest(QUEUES_MAX, idle, key=lambda each: each[0])
+    pulled = await _pulled(call) if named else {}
+    troubles = []
+    for messages, broker, queue in named:
+        wait = "1 message waits" if messages == 1 else f"{messages:,} messages wait"
+        taker = pulled.get((broker, queue))
+        hint = f" The subscription {taker!r} takes them when somebody pulls." if taker else ""
+        path = f"/v1/brokers/{quote(broker, safe='')}/queues/{quote(queue, safe='', errors='surrogateescape')}"
+        reason = f"{wait} at the broker {broker}, and nobody consumes the queue.{hint}"
+        troubles.append(_trouble("queue", printable(queue), "idle", "no_consumer", reason, "notice", path=path))
+    summary = KindCount(kind="queue", count=count, well=count - len(idle), more=False, path="/v1/queues")
+    return Part(summary, troubles, [], unnamed=len(idle) > len(named))
+
+
+def _idle(found: Sequence[tuple[Sight, BrokerQueues]]) -> tuple[int, list[tuple[int, str, str]]]:
+    """How many queues there are; and those with messages and without consumers, as messages, broker and name."""
+    count = 0
+    idle = []
+    for sight, queues in found:
+        for row in sight.rows(queues):
+            count += 1
+            waiting = row.ready if row.ready is not None else row.depth
+            if waiting and row.consumers == 0:
+                idle.append((waiting, sight.broker, row.name))
+    return count, idle
+
+
+async def _pulled(call: Call) -> dict[tuple[str, str], str]:
+    """Broker and queue -> a subscription that consumers pull."""
+    if not _may(call, Scope.CONSUMER):
+        return {}
+    rows, _ = await seen_subscriptions(call, SEEN_MAX)
+    return {
+        (row.settings.broker, queue_of(row.name, row.settings)): row.name
+        for row in rows
+        if not row.settings.push and not row.paused
+    }
+
+
 async def _bridges(call: Call) -> Part:
     rows, more = await bridges.HANDLERS.every(call, SEEN_MAX)
     troubles = []
@@ -255,6 +328,31 @@ async def _subscriptions(call: Call) -> Part:
     return _part("subscription", rows, troubles, more)
 
 
+async def _heads(call: Call, names: Collection[str]) -> list[Trouble]:
+    """Subscriptions whose oldest message failed again and again: those behind it may wait for it."""
+    backlogs = await call.gateway.observer.backlogs()
+    tried = [name for name in names if name in backlogs and backlogs[name].tried]
+    troubles = []
+    for name in tried[:HEADS_MAX]:
+        page, _ = await call.gateway.ledger.deliveries.page(DeliveryFilter(subscription=name, dead=False), None, 1)
+        if page and page[0].attempt - page[0].out >= TRIES:
+            troubles.append(_head(call, page[0], backlogs[name].waiting + backlogs[name].out))
+    return troubles
+
+
+def _head(call: Call, row: BacklogEntry, waiting: int) -> Trouble:
+    """The oldest message of a subscription, which failed before."""
+    why = str(row.reason.get("reason") or row.reason.get("text") or "").rstrip(".")
+    behind = "" if waiting < 2 else " 1 more waits." if waiting == 2 else f" {waiting - 1:,} more wait."
+    reason = f"Its oldest message has failed {row.attempt - row.out} times{f': {why}' if why else ''}.{behind}"
+    path = f"/v1/subscriptions/{quote(row.subscription, safe='')}"
+    since = moment(row.at / 1e6)
+    found = _trouble("subscription", row.subscription, "active", "retrying", reason, "notice", since=since, path=path)
+    if _may(call, Scope.HISTORY):
+        found.message = id_text(row.message_id)
+    return found
+
+
 async def _fronts(call: Call) -> Part:
     rows = list(call.fronts.values())
     troubles = []
@@ -289,6 +387,7 @@ async def _replays(call: Call) -> Part:
 
 _PARTS: Final[tuple[tuple[Scope, Callable[[Call], Awaitable[Part]]], ...]] = (
     (Scope.BROKERS, _brokers),
+    (Scope.BROKERS, _queues),
     (Scope.ADMIN, _bridges),
     (Scope.ENDPOINTS, _endpoints),
     (Scope.CONSUMER, _subscriptions),
