@@ -12,7 +12,9 @@ from urllib.parse import quote
 
 from gateway.management.client import ManagementClient, ManagementProblem
 from gateway.management.rows import (
+    CONSUMERS_MAX,
     Collected,
+    QueueConsumer,
     QueueDetails,
     QueueList,
     QueueRow,
@@ -20,6 +22,7 @@ from gateway.management.rows import (
     flag_of,
     member,
     name_of,
+    text_of,
     word_of,
 )
 
@@ -30,6 +33,10 @@ COLUMNS: Final = (
     "name", "type", "state", "durable", "lifetimePolicy", "exclusive", "alternateBinding", "queueDepthMessages",
     "availableMessages", "unacknowledgedMessages", "queueDepthBytes", "consumerCount",
 )  # fmt: skip
+CONSUMER: Final = ("name", "linkName", "createdBy", "unacknowledgedMessages")
+"""What is asked of a consumer. Its name is ``CONNECTION|CHANNEL|TAG``: the number of its connection comes first."""
+CONNECTIONS_MAX: Final = 1_000
+"""Most connections that are looked through for those of consumers."""
 _QUERY: Final = "/api/latest/querybroker"
 
 
@@ -60,17 +67,43 @@ async def read(client: ManagementClient, vhost: str, rows_max: int) -> QueueList
 
 
 async def read_one(client: ManagementClient, vhost: str, queue: str, consumers: bool = False) -> QueueDetails:
-    """Return one queue of a virtual host. ``consumers``: is not told.
+    """Return one queue of a virtual host. ``consumers``: with those who consume.
 
     Raises:
         ManagementProblem: it cannot be read; ``status`` 404: this API or the queue is not there.
     """
-    where = _same(("$parent.name", await _virtual_host(client, vhost)), ("name", queue))
+    host = await _virtual_host(client, vhost)
+    where = _same(("$parent.name", host), ("name", queue))
     _, rows = _table(await client.get(f"{_QUERY}/queue?select={','.join(COLUMNS)}&where={where}&limit=1"))
     row = row_of(rows[0], vhost) if rows else None
     if row is None:
         raise ManagementProblem("The management API shows this login no such queue.", HTTPStatus.NOT_FOUND)
-    return QueueDetails(row=row, return_risk="The broker shows messages; none need be taken.")
+    found = await _consumers(client, host, queue) if consumers else None
+    return QueueDetails(row=row, return_risk="The broker shows messages; none need be taken.", consumers=found)
+
+
+async def _consumers(client: ManagementClient, host: str, queue: str) -> list[QueueConsumer]:
+    """The consumers of a queue, those who hold most first, with the names of their connections."""
+    where = _same(("$parent.name", queue), ("$parent.$parent.name", host))
+    path = f"{_QUERY}/consumer?select={','.join(CONSUMER)}&where={where}"
+    _, rows = _table(await client.get(f"{path}&orderBy=unacknowledgedMessages%20DESC&limit={CONSUMERS_MAX}"))
+    listed = [dict(zip(CONSUMER, row, strict=True)) for row in rows[:CONSUMERS_MAX] if len(row) == len(CONSUMER)]
+    names: dict[str, str] = {}
+    if listed:
+        _, rows = _table(await client.get(f"{_QUERY}/connection?select=name&limit={CONNECTIONS_MAX}"))
+        for name in (text_of(row[0]) for row in rows if row):
+            number, _, address = name.removeprefix("[").partition("] ")
+            names[number] = address
+    return [
+        QueueConsumer(
+            tag=text_of(each["linkName"]),
+            user=text_of(each["createdBy"]),
+            connection=names.get(text_of(each["name"]).partition("|")[0], ""),
+            prefetch=None,
+            unacknowledged=count_of(each["unacknowledgedMessages"]),
+        )
+        for each in listed
+    ]
 
 
 def _same(*pairs: tuple[str, str]) -> str:

@@ -104,10 +104,10 @@ class QueueConsumer(msgspec.Struct, frozen=True, kw_only=True):
     tag: str
     user: str
     connection: str
-    """Name of its connection: its addresses, in RabbitMQ."""
+    """Name of its connection: its addresses in RabbitMQ, the client's in Broker-J; empty: it is not told."""
     prefetch: int | None
     unacknowledged: int | None
-    """Messages that its channel holds, of all queues; None: that is not told."""
+    """Messages that it holds, in RabbitMQ those of its channel, of all queues; None: that is not told."""
 
 
 class QueueDetails(msgspec.Struct, frozen=True, kw_only=True):

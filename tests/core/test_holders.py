@@ -13,7 +13,7 @@ import pytest
 from gateway.config import BrokerSettings
 from gateway.upstreams import Delivery, Upstream
 from tests.core.test_looking import House, _house
-from tests.servers import RabbitMQ
+from tests.servers import BrokerJ, RabbitMQ
 
 Name = Callable[[str], str]
 FIELDS = ("kind", "name", "client", "count")
@@ -122,8 +122,34 @@ async def test_consumers_of_others_are_those_that_rabbitmq_lists(
         await other.close()
 
 
-def _foreign(server: RabbitMQ, queue: str) -> Any:
-    """Another client, which holds two messages."""
+async def test_consumers_of_others_are_those_that_broker_j_lists(
+    brokerj: BrokerJ, tmp_path: Path, unique_name: Name
+) -> None:
+    queue, other = unique_name("fore'ign"), unique_name("beside")
+    management = f"http://127.0.0.1:{brokerj.state.ports['http']}"
+    settings = {"brokers.peer": {"url": brokerj.url("0-10"), "management": management}}
+    async for house in _house(tmp_path, settings):
+        path = await house.queue(queue)
+        await house.queue(other)
+        for number in range(4):
+            await house.publish(queue, number)
+        connections = [await asyncio.to_thread(_foreign, brokerj, name) for name in (queue, other)]
+        try:
+            found = await until(house, path, lambda found: found["others"] == 2 and bool(found["holders"]))
+            assert seen(found) == [("consumer", "their-tag", "guest", 2)], "not that of the other queue"
+            assert found["holders"][0]["address"].startswith("127.0.0.1:")
+            assert (found["unacknowledged"], found["reason"]) == (2, "")
+        finally:
+            for each in connections:
+                each.close()
+        found = await until(house, path, lambda found: not found["holders"])
+        assert (found["unacknowledged"], found["others"]) == (0, 0)
+        await house.call("DELETE", path)
+        await house.call("DELETE", f"/v1/brokers/peer/queues/{other}")
+
+
+def _foreign(server: RabbitMQ | BrokerJ, queue: str) -> Any:
+    """Another client, which holds two messages if the queue has so many."""
     import pika
 
     connection = pika.BlockingConnection(pika.URLParameters(server.url("0-9-1").partition("?")[0]))

@@ -52,7 +52,8 @@ class QueueHolder(Output, omit_defaults=False):
     address: str
     """Address of a front's client, or name of a consumer's connection; empty: there is none."""
     count: int | None
-    """Messages that it holds; of a ``consumer`` those of its channel, from all queues. ``null``: not known."""
+    """Messages that it holds; of a ``consumer`` of RabbitMQ those of its channel, from all queues. ``null``: not
+    known."""
     since: str | None
     """When it got the first of them, RFC 3339; ``null``: not known."""
 
@@ -204,7 +205,7 @@ ROUTES: Final = (
         codes=("broker_not_found", "ledger_unavailable"),
         description=(
             "What the gateway holds, in all of its processes, is known with its time. Other consumers are those that "
-            "RabbitMQ's management API lists, where `management` of the broker is set."
+            "the management API of RabbitMQ or Broker-J lists, where `management` of the broker is set."
         ),
         tag="topology",
     ),
