@@ -568,7 +568,7 @@ class Ledger:
     def _committed(self, seconds: float, lease: ShardLease, commits: int | None) -> None:
         if self._commits is not None and commits is not None:
             with suppress(OSError):  # a full disk: the file says less, and the commit stands
-                self._commits.write(lease.shard, commits)
+                self._commits.count(lease.shard, commits)
         if self.on_commit is not None:
             self.on_commit(seconds)
 
@@ -595,6 +595,9 @@ class Ledger:
         while True:
             await clock.sleep(min(1.0, third))
             self._writer.hear()
+            if self._commits is not None:
+                with suppress(OSError):
+                    self._commits.catch_up()
             if self.disk.is_watched:
                 await threads.run(self.disk.look)
             if self.healthy and clock.monotonic() < due:

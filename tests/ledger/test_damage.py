@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from gateway.config import LedgerSettings
 from gateway.core.publishing import envelopes
@@ -16,6 +18,7 @@ from gateway.core.sources.stored import open_envelope
 from gateway.errors import LedgerDamaged
 from gateway.ledger import EventKind, Ledger, StoredAnswer, Unknown
 from gateway.ledger.checking import check
+from gateway.ledger.db import commit_count
 from gateway.ledger.db.checksums import NONE, checksum, is_sound
 from gateway.ledger.db.commit_count import check_commits, forget_commits
 from gateway.ledger.db.engine import Database, unavailable
@@ -29,6 +32,7 @@ from tests.ledgers import sqlite_ledger
 Sql = Callable[[str], list[Any]]
 CHANGED = "payload = exchange"
 FINGERPRINT = bytes(32)
+COMMITS = "SELECT commits FROM shards"
 
 
 @pytest.mark.parametrize("change", [CHANGED, "exchange = payload", "routing_key = payload", "client = payload"])
@@ -119,6 +123,8 @@ async def path(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     ledger = await Ledger.open(url, LedgerSettings(), owner="test")
     for _ in range(10):
         await put(ledger, 1)
+    assert ledger._commits is not None
+    ledger._commits.catch_up()
     left = tmp_path / "left"
     left.mkdir()
     for name in ("ledger.db", "ledger.db-wal", "ledger.db.commits"):
@@ -168,6 +174,39 @@ def test_a_journal_that_is_cut_off_or_gone_is_named(path: Path) -> None:
     journal(path).unlink()
     with pytest.raises(LedgerDamaged, match="commits are gone"):
         check_commits(path)
+
+
+def test_commits_are_counted_at_most_every_ten_milliseconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(commit_count.clock, "monotonic", lambda: now)
+    counted = commit_count.CommitCount(tmp_path / "ledger.db")
+
+    def said() -> int:
+        return int((tmp_path / "ledger.db.commits").read_bytes().split()[1])
+
+    counted.count(0, 1)
+    counted.count(0, 2)
+    assert said() == 1
+    now += 0.011
+    counted.count(0, 3)
+    assert said() == 3
+    counted.count(0, 4)
+    counted.catch_up()
+    assert said() == 4
+    counted.count(0, 5)
+    counted.close()
+    assert said() == 5
+
+
+async def test_the_count_of_a_burst_is_written_within_a_second(tmp_path: Path) -> None:
+    ledger = await Ledger.open(sqlite_ledger(tmp_path / "live"), LedgerSettings(), owner="test")
+    for _ in range(10):
+        await put(ledger, 1)
+    counted = (tmp_path / "live" / "ledger.db.commits").read_bytes
+    async with asyncio.timeout(20):
+        while int(counted().split()[1]) < await ledger.read(lambda there: there.scalar(sa.text(COMMITS))):
+            await asyncio.sleep(0.05)
+    await ledger.close()
 
 
 def test_a_count_that_cannot_be_read_says_nothing(path: Path) -> None:

@@ -489,6 +489,8 @@ class Work:
                 await self.open()
         if self.chance.random() < 0.5:
             await self.ledger.close()
+        elif self.ledger._commits is not None:
+            self.ledger._commits.catch_up()  # it ends a second after its last commit
 
 
 def _not_synced() -> None:
