@@ -13,7 +13,7 @@ from gateway.amqp.message import Message, Properties
 from gateway.amqp.operations import Settlement
 from gateway.config import LedgerSettings, SubscriptionFilter, SubscriptionSettings
 from gateway.core import AckOutcome, Gateway, Pulled, SubscriptionResource
-from gateway.core.leasing import ledger_pulls
+from gateway.core.leasing import ledger_leases
 from gateway.core.leasing.ack_ids import of_ledger
 from gateway.core.publishing.envelopes import EnvelopeError
 from gateway.errors import LedgerUnavailable, NoSuchSubscription, NotFound, Overloaded, StateError
@@ -378,14 +378,14 @@ async def test_a_body_that_is_damaged_costs_only_itself(gateway: Gateway, monkey
     await gateway.publish("fake", "", [message(b"1"), message(b"2")])
     items = await pull(gateway, billing)
     await gateway.consuming.release(billing, ids(*items))
-    real = ledger_pulls.open_envelope
+    real = ledger_leases.open_envelope
 
     def damaged(payload: bytes) -> Any:
         if b"1" in payload[:8]:
             raise EnvelopeError("not an envelope")
         return real(payload)
 
-    monkeypatch.setattr(ledger_pulls, "open_envelope", damaged)
+    monkeypatch.setattr(ledger_leases, "open_envelope", damaged)
     assert bodies(await pull(gateway, billing)) == [b"2"]
 
 

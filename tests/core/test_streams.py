@@ -211,10 +211,10 @@ async def test_what_another_process_settles_makes_room(
     await publish(gateway, 2)
     reader = read(billing, window=1, shared=True)
     await until(lambda: len(reader.got) == 1)
-    silent = gateway.consuming.settling.on_settled
-    monkeypatch.setattr(gateway.consuming.settling, "on_settled", [])  # as if it were done elsewhere
+    silent = gateway.consuming.ledger_leases.on_settled
+    monkeypatch.setattr(gateway.consuming.ledger_leases, "on_settled", [])  # as if it were done elsewhere
     await gateway.consuming.acknowledge(billing, ids(reader.got[0]))
-    monkeypatch.setattr(gateway.consuming.settling, "on_settled", silent)
+    monkeypatch.setattr(gateway.consuming.ledger_leases, "on_settled", silent)
     await until(lambda: len(reader.got) == 2)
 
 

@@ -11,7 +11,7 @@ import pytest
 from gateway.amqp.message import Message, Properties
 from gateway.amqp.operations import Settlement
 from gateway.core import Pulled
-from gateway.core.leasing import ledger_pulls
+from gateway.core.leasing import ledger_leases
 from gateway.core.sources import deduplicator
 from gateway.errors import LedgerUnavailable
 from gateway.fidelity import annotate
@@ -66,7 +66,7 @@ async def test_what_was_stored_and_not_acknowledged_stands_for_one(
     await estate.subscribe(push="", lease="ledger")
     await looked_at(estate, 2)
     with monkeypatch.context() as patched:
-        patched.setattr(ledger_pulls, "settle", lambda delivery, settlement: False)
+        patched.setattr(ledger_leases, "settle", lambda delivery, settlement: False)
         assert len(await pull(estate)) == 1
         await estate.close_gateway(0.0)
     await estate.open_gateway()
@@ -97,7 +97,7 @@ async def test_what_could_not_be_stored_comes_again_as_itself(estate: Estate, mo
 
 async def test_no_more_is_remembered_than_a_bound(estate: Estate, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deduplicator, "PULLED_MAX", 1)
-    monkeypatch.setattr(ledger_pulls, "READERS_MAX", 1)
+    monkeypatch.setattr(ledger_leases, "READERS_MAX", 1)
     for name in ("s", "other"):
         await estate.subscribe(name, push="", lease="ledger")
     await looked_at(estate, 2)

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from gateway.amqp.operations import Settlement
 from gateway.budgets import ShareHolder
+from gateway.core.leasing.lease_kind import LeaseKind
 from gateway.core.leasing.leases import End, Lease, Leases, Unusable
 from gateway.core.leasing.parts import Parts
 from gateway.core.leasing.pulled import FAILED, INVALID, LOST, SUCCESS, AckOutcome, Pulled
@@ -32,7 +33,7 @@ EXTEND_MAX: Final = 600
 """Most seconds of one extension."""
 
 
-class BrokerLeases:
+class BrokerLeases(LeaseKind):
     """Pull and settle, for subscriptions with ``lease = "broker"``."""
 
     def __init__(self, parts: Parts, leases: Leases, draining: asyncio.Future[None]) -> None:
@@ -374,7 +375,7 @@ class BrokerLeases:
         self._parts.recorder.add(_entries([lease], EventKind.LEASE_LOST))
         self._count(lease.broker, "lease_lost", 1)
 
-    def release_all(self) -> None:
+    async def close(self) -> None:
         """Give everything back that is out."""
         released = [
             lease for lease in self._leases.all() if self._leases.settle(lease, Settlement.RELEASE, End.RELEASED)

@@ -1,7 +1,7 @@
 """Pull and settle: messages from queues, one by one, under leases.
 
 Who holds a message that is out is the subscription's choice: its broker (:mod:`gateway.core.leasing.broker_leases`) or
-the ledger (:mod:`gateway.core.leasing.ledger_pulls`, :mod:`gateway.core.leasing.ledger_settling`). An ack id says which
+the ledger (:mod:`gateway.core.leasing.ledger_leases`). An ack id says which
 it was, so that leases outlive a change of settings. A broker's lease ends in the process that holds the channel: others
 ask that one.
 """
@@ -16,9 +16,9 @@ from gateway.budgets import ALONE, ShareHolder
 from gateway.core.leasing.ack_ids import AckIds, of_ledger
 from gateway.core.leasing.backlogs import Backlogs
 from gateway.core.leasing.broker_leases import BrokerLeases
+from gateway.core.leasing.lease_kind import LeaseKind
 from gateway.core.leasing.leases import Lease, Leases
-from gateway.core.leasing.ledger_pulls import LedgerPulls
-from gateway.core.leasing.ledger_settling import LedgerSettling
+from gateway.core.leasing.ledger_leases import LedgerLeases
 from gateway.core.leasing.parts import Parts
 from gateway.core.leasing.pulled import FAILED, LOST, AckOutcome, Pulled
 from gateway.core.sources.arrivals import own_id, printable
@@ -54,9 +54,9 @@ class Consuming:
         self._draining: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.backlogs = Backlogs()
         """What may be due in the ledger, by subscription."""
-        self.settling = LedgerSettling(parts, ack_ids, self.backlogs)
         self.broker_leases = BrokerLeases(parts, leases, self._draining)
-        self._ledger_pulls = LedgerPulls(parts, ack_ids, self.backlogs, self.settling, self._draining)
+        self.ledger_leases = LedgerLeases(parts, ack_ids, self.backlogs, self._draining)
+        self._kinds: tuple[LeaseKind, ...] = self.broker_leases, self.ledger_leases
         self._waits: dict[str, set[asyncio.Future[None]]] = {}
         """Pulls that wait, by subscription: done when it was changed, or the caller is gone."""
         peers.settle_here = self.settle_here
@@ -71,7 +71,7 @@ class Consuming:
 
     def broker_is_up(self, broker: str) -> None:
         """A broker has come back."""
-        self._ledger_pulls.broker_is_up(broker)
+        self.ledger_leases.broker_is_up(broker)
 
     @property
     def draining(self) -> asyncio.Future[None]:
@@ -107,10 +107,10 @@ class Consuming:
         """
         self.check(subscription)
         if subscription.settings.lease == "ledger":
-            kind: LedgerPulls | BrokerLeases = self._ledger_pulls
+            kind: LeaseKind = self.ledger_leases
         else:
             kind = self.broker_leases
-            if left := await self._ledger_pulls.left_over(subscription, max_messages, seconds, bytes_max):
+            if left := await self.ledger_leases.left_over(subscription, max_messages, seconds, bytes_max):
                 return left
         if not wait:
             return await kind.pull(subscription, max_messages, wait, seconds, gone, client, bytes_max)
@@ -161,8 +161,8 @@ class Consuming:
 
     def hand_back(self, pulled: Sequence[Pulled], reason: str) -> None:
         """Give messages back that were not handed over."""
-        self.broker_leases.hand_back([item for item in pulled if isinstance(item.lease, Lease)], reason)
-        self.settling.hand_back(pulled, reason)
+        for kind in self._kinds:
+            kind.hand_back(pulled, reason)
 
     # ------------------------------------------------------------------------------------------- settle
 
@@ -198,29 +198,27 @@ class Consuming:
         self, verb: str, subscription: SubscriptionResource, ack_ids: Sequence[str], **arguments: Any
     ) -> list[AckOutcome]:
         """Each ack id where its lease is."""
-        groups: dict[bytes, list[str]] = {}
+        groups: dict[LeaseKind | bytes, list[str]] = {}
         shared = self._peers.shared
         for ack_id in dict.fromkeys(ack_ids):
-            if of_ledger(ack_id):
-                where = b"ledger"
-            else:
-                where = (self._leases.owner_of(subscription.name, ack_id) or b"") if shared else b""
+            where: LeaseKind | bytes = self.ledger_leases
+            if not of_ledger(ack_id):
+                owner = self._leases.owner_of(subscription.name, ack_id) if shared else None
+                where = owner or self.broker_leases
             groups.setdefault(where, []).append(ack_id)
         results: dict[str, AckOutcome] = {}
         for where, group in groups.items():
-            if where == b"ledger":
-                settled = await self._verb(self.settling, verb)(subscription, group, **arguments)
-            elif where:
+            if isinstance(where, bytes):
                 settled = await self._elsewhere(where, verb, subscription, group, arguments)
             else:
-                settled = await self._verb(self.broker_leases, verb)(subscription, group, **arguments)
+                settled = await self._verb(where, verb)(subscription, group, **arguments)
             results |= {item.ack_id: item for item in settled}
         late = sum(item.status == LOST for item in results.values())
         if late:
             self._parts.metrics.fencing_rejections.labels("delivery").inc(late)
         return [results[ack_id] for ack_id in ack_ids]
 
-    def _verb(self, kind: BrokerLeases | LedgerSettling, verb: str) -> Verb:
+    def _verb(self, kind: LeaseKind, verb: str) -> Verb:
         found: Verb = getattr(kind, verb)
         return found
 
@@ -280,5 +278,5 @@ class Consuming:
 
     async def close(self) -> None:
         """Give back what brokers hold and is out, and what is being given back to the ledger."""
-        self.broker_leases.release_all()
-        await self.settling.close()
+        for kind in self._kinds:
+            await kind.close()

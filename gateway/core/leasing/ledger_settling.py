@@ -36,7 +36,7 @@ ENDED_MAX: Final = 10_000
 
 
 class LedgerSettling:
-    """Settle, for subscriptions with ``lease = "ledger"``."""
+    """How leases that the ledger holds end; :mod:`gateway.core.leasing.ledger_leases` adds how they begin."""
 
     def __init__(self, parts: Parts, ack_ids: AckIds, backlogs: Backlogs) -> None:
         self.on_settled: list[Callable[[Sequence[LedgerAckId], float], None]] = []

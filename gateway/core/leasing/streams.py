@@ -106,7 +106,7 @@ class DeliveryStream:
         self._ends_at: dict[bytes, float] = {}
         """When leases of the ledger end, on the loop's clock."""
         self._room = asyncio.Event()
-        consuming.settling.on_settled.append(self._settled)
+        consuming.ledger_leases.on_settled.append(self._settled)
 
     async def batches(self) -> AsyncGenerator[list[Pulled], None]:
         """Messages as they come; an empty list after HEARTBEAT seconds without one."""
@@ -139,7 +139,7 @@ class DeliveryStream:
 
     def close(self) -> None:
         """Give back all that is not settled."""
-        self._consuming.settling.on_settled.remove(self._settled)
+        self._consuming.ledger_leases.on_settled.remove(self._settled)
         left = list(self._out.values())
         self._out.clear()
         self._sizes.clear()

@@ -121,7 +121,7 @@ FLOWS: Final[Mapping[str, Flow]] = {
         " | ends: acknowledged rejected discarded filtered dead_lettered",
     ),
     "pull from the ledger": _flow(
-        "gateway.core.sources.intake, gateway.core.leasing.ledger_pulls, gateway.core.leasing.ledger_settling",
+        "gateway.core.sources.intake, gateway.core.leasing.ledger_leases, gateway.core.leasing.ledger_settling",
         "begins: stored | holds: delivered extended released lease_expired dead revived"
         " | ends: acknowledged discarded filtered dead_lettered purged | notes: duplicate_dropped",
     ),

@@ -27,6 +27,7 @@ from gateway.amqp.operations import Settlement
 from gateway.budgets import ShareHolder
 from gateway.core.leasing.ack_ids import AckIds
 from gateway.core.leasing.backlogs import Backlogs, SubscriptionBacklog
+from gateway.core.leasing.lease_kind import LeaseKind
 from gateway.core.leasing.ledger_settling import LedgerSettling, entry_of, used_up
 from gateway.core.leasing.parts import Parts
 from gateway.core.leasing.pulled import LedgerLease, Pulled
@@ -54,21 +55,11 @@ DOUBTED: Final = 1_000
 """After a broker has come back, so many of its messages may be redeliveries of which it does not know any more."""
 
 
-class LedgerPulls:
-    """Pull, for subscriptions with ``lease = "ledger"``."""
+class LedgerLeases(LedgerSettling, LeaseKind):
+    """The leases of subscriptions with ``lease = "ledger"``."""
 
-    def __init__(
-        self,
-        parts: Parts,
-        ack_ids: AckIds,
-        backlogs: Backlogs,
-        settling: LedgerSettling,
-        draining: asyncio.Future[None],
-    ) -> None:
-        self._parts = parts
-        self._ack_ids = ack_ids
-        self._backlogs = backlogs
-        self._settling = settling
+    def __init__(self, parts: Parts, ack_ids: AckIds, backlogs: Backlogs, draining: asyncio.Future[None]) -> None:
+        super().__init__(parts, ack_ids, backlogs)
         self._draining = draining
         self._readers = Readers(parts.ids)
         self._doubted: dict[str, int] = {}
@@ -110,7 +101,7 @@ class LedgerPulls:
                 except BaseException as error:
                     # What is claimed is handed over all the same: the trouble shows with the next pull.
                     if not pulled or not isinstance(error, GatewayError):
-                        self._settling.hand_back(pulled, "the caller is gone")
+                        self.hand_back(pulled, "the caller is gone")
                         raise
         finally:
             backlog.pulls -= 1
@@ -165,7 +156,7 @@ class LedgerPulls:
                 backlog.due_in(seconds)
             tired = [row for row in rows if 0 < most < row.attempt]
             if tired:
-                await self._settling.give_up(subscription, tired, used_up(most), "delivery_limit", most)
+                await self.give_up(subscription, tired, used_up(most), "delivery_limit", most)
             await self._open([row for row in rows if row not in tired], subscription, pulled)
             if subscription.ordered and tired:
                 backlog.found()  # what was behind them is due now
@@ -188,7 +179,7 @@ class LedgerPulls:
                 await turns.over()
         except asyncio.CancelledError:
             pulled += [item for row in left if (item := self._opened(subscription, row)) is not None]
-            self._settling.hand_back(pulled, "the caller is gone")
+            self.hand_back(pulled, "the caller is gone")
             raise
 
     def _opened(self, subscription: SubscriptionResource, row: BacklogEntry) -> Pulled | None:
@@ -330,7 +321,7 @@ class LedgerPulls:
 
     def _orphaned(self, work: asyncio.Task[list[Pulled]]) -> None:
         if not work.cancelled() and work.exception() is None:
-            self._settling.hand_back(work.result(), "the caller is gone")
+            self.hand_back(work.result(), "the caller is gone")
 
     async def _store_now(
         self,
@@ -400,10 +391,6 @@ class LedgerPulls:
         if left:
             self._doubted[broker] = max(0, left - count)
         return left > 0
-
-    def _count(self, broker: str, event: str, count: int) -> None:
-        if count:
-            self._parts.metrics.deliveries.labels(broker, event).inc(count)
 
 
 def _size_of(pulled: Sequence[Pulled]) -> int:
