@@ -121,7 +121,7 @@ class Pusher:
         self._outcomes = PushOutcomes(
             subscription, parts, recorders, self._arrivals, self._deduplicator, self._backlog, self
         )
-        self._tap = EndpointSource(
+        self._source = EndpointSource(
             subscription.name, self._upstream, self._queue, self._arrive, self._give_back_fresh, self._prepare
         )
         self._intake: Intake | None = None
@@ -182,7 +182,7 @@ class Pusher:
         self._backlog.close()
         if self._intake is not None:
             await self._intake.stop(within)
-        await self._tap.stop()
+        await self._source.stop()
         self._let_go()
         if self._under_way or self._tasks:
             self._idle.clear()
@@ -198,7 +198,7 @@ class Pusher:
             await self._targets.cut(self._target, self)
         await self._tasks.close()
         self._part.close()
-        await self._tap.close()
+        await self._source.close()
 
     def lost(self) -> None:
         """It is another process's now: drop everything at once, acknowledge and record nothing."""
@@ -314,7 +314,7 @@ class Pusher:
         if self._intake is not None:
             self._intake.wake()
         else:
-            self._tap.want(wanted)
+            self._source.want(wanted)
         if not wanted:
             self._give_back_fresh()
         if self._demand is Demand.NOTHING:
@@ -333,7 +333,7 @@ class Pusher:
         if self._demand is Demand.LITTLE:
             # What was tried before may just as well show how it is. But no consumer ends for that: there would be one
             # more to begin when the row is gone, again and again.
-            return 0 if (self._backlog.is_due or self._rows) and not self._tap.wanted else LITTLE
+            return 0 if (self._backlog.is_due or self._rows) and not self._source.wanted else LITTLE
         return min(self.settings.prefetch, self._fits)
 
     def _let_go(self) -> None:
@@ -365,7 +365,7 @@ class Pusher:
         self._octets -= arrival.size
         self._part.add(-arrival.size)
         _settle(arrival.delivery, settlement)
-        self._tap.settled()
+        self._source.settled()
         if not self._held and self._fits < self.settings.prefetch:
             self._fits = min(self._fits * 2, self.settings.prefetch)
             self.changed()
@@ -616,7 +616,7 @@ class Pusher:
         """Why its queue is not read, or there is no endpoint; empty: nothing is wrong with either."""
         if self._target is not None and self._target.endpoint is None:
             return self._target.trouble
-        return self._intake.reason if self._intake is not None else self._tap.reason
+        return self._intake.reason if self._intake is not None else self._source.reason
 
     @property
     def stale(self) -> bool:
@@ -645,7 +645,7 @@ class Pusher:
             )
         elif suspension is not None:
             state, reason, code = PushState.WAITING, f"{suspension.state}: {suspension.reason}", suspension.code
-        elif trouble := (self._intake.reason if self._intake is not None else self._tap.reason):
+        elif trouble := (self._intake.reason if self._intake is not None else self._source.reason):
             state, reason, code = PushState.ERROR, trouble, "queue_unreadable"
         due_in = self._backlog.due_in
         return PushStatus(

@@ -8,17 +8,12 @@ their breakers and the places for requests (:mod:`~gateway.webhooks.targets`), a
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
-from weakref import WeakValueDictionary
 
 from gateway.core import Gateway
 from gateway.core.subscriptions import SubscriptionResource
-from gateway.errors import GatewayError, NoSuchSubscription
-from gateway.observing.telemetry import log
-from gateway.runtime.backoff import Backoff
+from gateway.core.work.subscription_work import SubscriptionWork
 from gateway.runtime.clock import wall_time
 from gateway.runtime.ids import fraction
 from gateway.webhooks.attempts.journal import PushJournal
@@ -35,17 +30,14 @@ from gateway.webhooks.targets import Targets
 PUSH_KIND: Final = "push"
 PLACES: Final = 256
 """Most requests to endpoints at once, unless ``outbound.requests`` says another number."""
-STOP_WITHIN: Final = 5.0
-"""How long requests under way may take when a subscription is paused or changed, in seconds; what they were about is
-done again."""
 RECHECK: Final = "recheck"
 """The topic on which processes tell each other that an endpoint is well again."""
-PAUSE_MIN, PAUSE_MAX = 0.5, 30.0
-"""Pause before a subscription that could not start over is tried again, in seconds; doubled each time."""
 
 
-class Pushes:
-    """What of this gateway's subscriptions is pushed; a worker of :class:`gateway.core.work.ownership.Ownership`."""
+class Pushes(SubscriptionWork[Pusher]):
+    """What of this gateway's subscriptions is pushed."""
+
+    kind = PUSH_KIND
 
     def __init__(
         self,
@@ -63,6 +55,7 @@ class Pushes:
             chance: from 0 to 1, for jitter.
             clock: seconds since 1970, for time stamps and ``Retry-After``.
         """
+        super().__init__(gateway.subscriptions)
         self._gateway = gateway
         self._endpoints = endpoints
         self._counts = PushCounts(gateway.metrics)
@@ -77,13 +70,6 @@ class Pushes:
             clock=clock,
             writable=lambda: self._journal.writable,
         )
-        self._pushers: dict[str, Pusher] = {}
-        self._granted: set[str] = set()
-        """What this process is to push."""
-        self._troubles: dict[str, str] = {}
-        """Why those of them have not started that could not."""
-        self._closing = False
-        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         gateway.metrics.push_in_flight.set_function(lambda: self.targets.slots.in_flight)
         endpoints.on_change += [self.targets.changed, self._endpoint_changed]
 
@@ -97,108 +83,19 @@ class Pushes:
 
     async def close(self, within: float) -> None:
         """End everything within this many seconds."""
-        self._closing = True
-        await asyncio.gather(*(self.stop(name, within) for name in list(self._pushers)))
+        await self._stop_all(within)
         await self.targets.close()
         await self._journal.close()
 
     # ------------------------------------------------------------------------------------------- as a worker
 
-    async def names(self) -> Collection[str]:
-        """The subscriptions that are to be pushed."""
-        return {each.name for each in await self._gateway.subscriptions.all() if is_pushed(each)}
+    def has_work(self, subscription: SubscriptionResource) -> bool:
+        """Whether there is anything to push for it."""
+        return is_pushed(subscription)
 
-    async def start(self, name: str) -> None:
-        """Push a subscription.
-
-        Raises:
-            NoSuchSubscription, NoSuchBroker, EncodeError: its settings are wrong.
-            LedgerUnavailable: it is to be tried again.
-        """
-        self._granted.add(name)
-        async with self._lock(name):
-            await self._try(name)
-
-    async def _try(self, name: str) -> None:
-        """Start it, and remember why that failed."""
-        try:
-            await self._start(name)
-        except Exception as error:
-            if name in self._granted:
-                self._troubles[name] = str(error) or repr(error)
-            raise
-        self._troubles.pop(name, None)
-
-    async def _start(self, name: str) -> None:
-        if name in self._pushers or self._closing:
-            return
-        subscription = await self._gateway.subscriptions.get(name)
-        if not is_pushed(subscription) or name not in self._granted:
-            return
-        pusher = self._pushers[name] = Pusher(subscription, self._gateway.parts, self.targets, self._recorders)
-        try:
-            await pusher.start()
-        except BaseException:
-            self._drop(name)
-            raise
-        log("push.started", subscription=name, endpoint=subscription.settings.push)
-
-    async def stop(self, name: str, within: float = STOP_WITHIN) -> None:
-        """Bring a subscription to an end within this many seconds, and give the rest back."""
-        self._granted.discard(name)
-        self._troubles.pop(name, None)
-        async with self._lock(name):
-            await self._stop(name, within)
-
-    async def _stop(self, name: str, within: float) -> None:
-        pusher = self._pushers.get(name)
-        if pusher is not None:
-            await pusher.stop(within)
-            self._pushers.pop(name, None)
-            log("push.stopped", subscription=name)
-
-    def lost(self, name: str) -> None:
-        """It is another process's: drop everything."""
-        self._granted.discard(name)
-        self._troubles.pop(name, None)
-        self._drop(name)
-
-    def _drop(self, name: str) -> None:
-        pusher = self._pushers.pop(name, None)
-        if pusher is not None:
-            pusher.lost()
-
-    async def refresh(self, name: str) -> None:
-        """Its settings may have changed, or what the ledger holds for it. Where it cannot start over it is tried again,
-        for nobody else does."""
-        backoff = Backoff(PAUSE_MIN, PAUSE_MAX)
-        while True:
-            try:
-                await self._refresh(name)
-                return
-            except Exception as error:  # the ledger's, or a fault of ours
-                expected = isinstance(error, GatewayError)
-                level, shown = (logging.WARNING, None) if expected else (logging.ERROR, error)
-                log("push.not_started", level, exc_info=shown, subscription=name, reason=str(error)[:500])
-            await backoff.wait()
-            if name not in self._granted or self._closing:
-                return
-
-    async def _refresh(self, name: str) -> None:
-        self._gateway.subscriptions.forget(name)
-        async with self._lock(name):
-            pusher = self._pushers.get(name)
-            try:
-                subscription = await self._gateway.subscriptions.get(name)
-            except NoSuchSubscription:
-                self._troubles.pop(name, None)
-                await self._stop(name, STOP_WITHIN)
-                return
-            if pusher is not None and pusher.subscription == subscription and not pusher.stale:
-                pusher.wake()
-                return
-            await self._stop(name, STOP_WITHIN)
-            await self._try(name)
+    def build(self, subscription: SubscriptionResource) -> Pusher:
+        """Make the pusher of a subscription."""
+        return Pusher(subscription, self._gateway.parts, self.targets, self._recorders)
 
     def _changed(self, name: str) -> None:
         """A subscription was put, deleted, paused or resumed here."""
@@ -206,17 +103,11 @@ class Pushes:
         if name in self._granted:
             self.targets.run(self.refresh(name))
 
-    def _lock(self, name: str) -> asyncio.Lock:
-        lock = self._locks.get(name)
-        if lock is None:
-            lock = self._locks[name] = asyncio.Lock()
-        return lock
-
     # ----------------------------------------------------------------------------------------------- asking
 
     def wake(self, name: str) -> None:
         """Somebody changed what the ledger holds for a subscription: its pusher looks now."""
-        pusher = self._pushers.get(name)
+        pusher = self._running.get(name)
         if pusher is not None:
             pusher.wake()
         else:
@@ -234,12 +125,12 @@ class Pushes:
 
     def here(self, name: str) -> bool:
         """Whether this process pushes it."""
-        return name in self._pushers
+        return name in self._running
 
     def trouble(self, name: str) -> str:
         """Why a subscription that this process is to push gets or sends nothing, and nobody wanted that; empty: nothing
         is wrong, or this process does not push it."""
-        pusher = self._pushers.get(name)
+        pusher = self._running.get(name)
         return pusher.trouble if pusher is not None else self._troubles.get(name, "")
 
     async def pending(self, endpoint: str) -> int | None:
@@ -263,7 +154,7 @@ class Pushes:
         Raises:
             LedgerUnavailable: that cannot be told now.
         """
-        pusher = self._pushers.get(subscription.name)
+        pusher = self._running.get(subscription.name)
         if pusher is not None:
             return await pusher.status()
         backlog = await self._gateway.ledger.deliveries.backlog(subscription.name)
@@ -282,7 +173,7 @@ class Pushes:
 
     def _look(self) -> None:
         """The ledger is away, or back."""
-        for pusher in self._pushers.values():
+        for pusher in self._running.values():
             pusher.look()
 
     def _endpoint_changed(self, name: str) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from gateway.amqp.message import Message, Properties
@@ -15,7 +16,9 @@ from gateway.core import Gateway, SubscriptionResource
 from gateway.core.sources import intake, taking
 from gateway.core.sources.dead_letters import DeadLetterDestination, UndeliverableMessage
 from gateway.core.sources.intake import Intake
+from gateway.core.sources.intakes import Intakes, OrderedIntake
 from gateway.core.sources.stored import open_envelope
+from gateway.core.work import subscription_work
 from gateway.errors import EntriesRefused, LedgerUnavailable
 from gateway.fidelity import annotate
 from gateway.ledger import MessageIds, id_text
@@ -442,3 +445,31 @@ async def test_an_intake_of_this_process_takes_what_the_changed_settings_say(
         while not (rows := await gateway.ledger.deliveries.claim("s", 1, 30.0)):
             await asyncio.sleep(0.005)
     assert rows[0].order_key == b"=c"
+
+
+async def test_changed_settings_of_an_intake_count_when_the_ledger_is_back(
+    gateway: Gateway, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await upstream.declare_queue("others")
+    old = SubscriptionSettings(broker="fake", queue="orders", lease="ledger", order_key="property:type")
+    put_first, _ = await gateway.subscriptions.put("s", old, None)
+    await gateway.ownership.review("intake")
+    build, away = Intakes.build, 2
+
+    def no(self: Intakes, subscription: SubscriptionResource) -> OrderedIntake:
+        nonlocal away
+        if away:
+            away -= 1
+            raise LedgerUnavailable("locked")
+        return build(self, subscription)
+
+    monkeypatch.setattr(subscription_work, "PAUSE_MIN", 0.01)
+    monkeypatch.setattr(Intakes, "build", no)
+    await gateway.subscriptions.put("s", msgspec.structs.replace(old, queue="others"), put_first.etag)
+    await upstream.publish_nowait("", "others", Message(b"x", Properties(type="t")))
+    await until(lambda: not away)
+    async with asyncio.timeout(10):
+        while not (rows := await gateway.ledger.deliveries.claim("s", 1, 30.0)):
+            await asyncio.sleep(0.005)
+    assert rows[0].order_key == b"=t"
+    assert gateway.intakes.reason("s") == ""

@@ -14,12 +14,13 @@ from gateway.amqp.message import Message, Properties
 from gateway.amqp.operations import Settlement
 from gateway.core.sources import intake
 from gateway.core.sources.stored import open_envelope
+from gateway.core.work import subscription_work
 from gateway.errors import LedgerUnavailable, OutboundTimeout
 from gateway.fidelity import annotate, annotation
 from gateway.ledger import EventKind, id_text
 from gateway.ledger.pending.deliveries import DeliveryStore
 from gateway.upstreams import Delivery
-from gateway.webhooks import pusher, supervisor
+from gateway.webhooks import pusher
 from gateway.webhooks.attempts.forms import PushedMessage
 from gateway.webhooks.attempts.outcomes import PushOutcomes
 from gateway.webhooks.attempts.sender import SendOutcome
@@ -173,7 +174,7 @@ async def test_what_was_stored_and_not_acknowledged_is_not_tried_out_of_turn(est
     """A gateway dies after its commit, and before the broker heard of it."""
     estate.receivers.put("e", SendOutcome(status=500), schedule=[0, 600], breaker_failures=100)
     await estate.subscribe()
-    pusher = estate.pushes._pushers["s"]
+    pusher = estate.pushes._running["s"]
     settle = Delivery.settle
     cut: list[Delivery] = []
 
@@ -185,9 +186,9 @@ async def test_what_was_stored_and_not_acknowledged_is_not_tried_out_of_turn(est
         (message_id,) = await estate.publish(b"x")
         await until(lambda: cut)
     assert Delivery.settle is settle
-    await pusher._tap.close()
+    await pusher._source.close()
     await estate.wait_depth(1)
-    pusher._tap.want(0)
+    pusher._source.want(0)
     pusher.changed()
     await estate.wait_depth(0)
     await estate.wait_kind(message_id, EventKind.DUPLICATE_DROPPED)
@@ -417,7 +418,7 @@ async def test_settings_that_change_while_the_ledger_is_away_are_used_when_it_is
             raise LedgerUnavailable("locked")
         return await backlog(self, subscription)
 
-    monkeypatch.setattr(supervisor, "PAUSE_MIN", 0.01)
+    monkeypatch.setattr(subscription_work, "PAUSE_MIN", 0.01)
     estate.receivers.put("e")
     estate.receivers.put("f")
     await estate.subscribe()
@@ -464,7 +465,7 @@ async def test_what_is_claimed_and_under_way_is_bounded_in_bytes(
     await estate.publish(*[b"%02d" % number + bytes(998) for number in range(20)])
     await until(lambda: at_once == 3)
     await asyncio.sleep(0.1)
-    at_work = estate.pushes._pushers["s"]
+    at_work = estate.pushes._running["s"]
     assert (most, len(at_work._rows), at_work._row_bytes) == (3, 0, 3_000)
     may_go.set()
     await until(lambda: len(estate.receivers.bodies()) == 60)

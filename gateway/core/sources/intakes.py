@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from gateway.core.leasing.backlogs import Backlogs
 from gateway.core.leasing.parts import Parts
 from gateway.core.sources.intake import Intake
 from gateway.core.subscriptions import SubscriptionRegistry, SubscriptionResource
-from gateway.errors import GatewayError, NoSuchBroker, NoSuchSubscription
+from gateway.core.work.subscription_work import SubscriptionWork
+from gateway.errors import GatewayError, NoSuchBroker
 from gateway.ledger.pending.owed import BacklogEntry
 from gateway.observing.telemetry import log
 from gateway.runtime.clock import clock
@@ -77,80 +78,50 @@ class OrderedIntake:
         except NoSuchBroker:
             return True
 
-    def end(self) -> None:
+    async def start(self) -> None:
+        """Take messages from now on."""
+        await self.intake.start()
+
+    async def stop(self, within: float) -> None:
+        """Take nothing more, and store what has come."""
+        self._end()
+        await self.intake.stop(within)
+
+    def lost(self) -> None:
+        """Another process does it: drop everything at once."""
+        self._end()
+        self.intake.lost()
+
+    def wake(self) -> None:
+        """Look whether there is room now."""
+        self.intake.wake()
+
+    def _end(self) -> None:
         """Count no more."""
         if self._counting is not None:
             self._counting.cancel()
 
 
-class Intakes:
-    """The worker for work of the kind ``intake``."""
+class Intakes(SubscriptionWork[OrderedIntake]):
+    """The subscriptions with an order key that are pulled."""
+
+    kind = INTAKE_WORK
 
     def __init__(self, parts: Parts, subscriptions: SubscriptionRegistry, backlogs: Backlogs) -> None:
+        super().__init__(subscriptions)
         self._parts = parts
-        self._subscriptions = subscriptions
         self._backlogs = backlogs
-        self._running: dict[str, OrderedIntake] = {}
-        self._granted: set[str] = set()
 
-    async def names(self) -> Collection[str]:
-        """The subscriptions with an order key that are pulled."""
-        return [item.name for item in await self._subscriptions.all() if _is_ours(item)]
+    def has_work(self, subscription: SubscriptionResource) -> bool:
+        """Whether its messages are stored in order."""
+        settings = subscription.settings
+        return bool(settings.order_key) and not settings.push and not subscription.paused
 
-    async def start(self, name: str) -> None:
-        """Take its messages from now on."""
-        self._granted.add(name)
-        await self._start(name)
-
-    async def _start(self, name: str) -> None:
-        self._subscriptions.forget(name)  # another process may have changed it
-        try:
-            subscription = await self._subscriptions.get(name)
-        except NoSuchSubscription:
-            return
-        if _is_ours(subscription) and name in self._granted and name not in self._running:
-            ordered = self._running[name] = OrderedIntake(self._parts, subscription, self._backlogs)
-            await ordered.intake.start()
-
-    async def stop(self, name: str, within: float) -> None:
-        """Take nothing more, and store what has come."""
-        self._granted.discard(name)
-        await self._stop(name, within)
-
-    async def _stop(self, name: str, within: float) -> None:
-        ordered = self._running.pop(name, None)
-        if ordered is not None:
-            ordered.end()
-            await ordered.intake.stop(within)
-
-    def lost(self, name: str) -> None:
-        """Another process does it."""
-        self._granted.discard(name)
-        ordered = self._running.pop(name, None)
-        if ordered is not None:
-            ordered.end()
-            ordered.intake.lost()
-
-    async def refresh(self, name: str) -> None:
-        """Its settings changed."""
-        ordered = self._running.get(name)
-        if ordered is not None:
-            self._subscriptions.forget(name)
-            try:
-                subscription = await self._subscriptions.get(name)
-            except NoSuchSubscription:
-                return  # it is not among the names any more
-            if subscription.settings == ordered.subscription.settings and not ordered.stale:
-                return
-            await self._stop(name, 5.0)
-        await self._start(name)
+    def build(self, subscription: SubscriptionResource) -> OrderedIntake:
+        """Make the intake of a subscription."""
+        return OrderedIntake(self._parts, subscription, self._backlogs)
 
     def reason(self, name: str) -> str:
         """What stands in the way of its intake here; empty: nothing, or it is not here."""
-        ordered = self._running.get(name)
-        return ordered.intake.reason if ordered is not None else ""
-
-
-def _is_ours(subscription: SubscriptionResource) -> bool:
-    settings = subscription.settings
-    return bool(settings.order_key) and not settings.push and not subscription.paused
+        intake = self._running.get(name)
+        return intake.intake.reason if intake is not None else self._troubles.get(name, "")
