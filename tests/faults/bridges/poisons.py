@@ -24,6 +24,8 @@ BAD: Final = 5
 LARGE: Final = 40_000
 """Octets of a body that is over :data:`LIMIT`."""
 LIMIT: Final = 32_768
+GOOD_KEY: Final = "bridged"
+"""A routing key that no other suite publishes with to ``amq.topic``, which they share."""
 
 
 def _with_headers(message: Message, **headers: Any) -> Message:
@@ -97,13 +99,13 @@ async def unroutable(run: BridgeRun, times: int) -> None:
 
 
 async def _keyed(run: BridgeRun, times: int, bad: str) -> None:
-    await run.target.upstream.bind_queue(run.target.queue, "amq.topic", "good")
+    await run.target.upstream.bind_queue(run.target.queue, "amq.topic", GOOD_KEY)
     await _poisoned(run, times, lambda number, message: _with_headers(message, key=bad), suspect=True)
 
 
 def good_key(number: int, message: Message) -> Message:
     """With the header from which the bridge takes its routing key."""
-    return _with_headers(message, key="good")
+    return _with_headers(message, key=GOOD_KEY)
 
 
 async def over_the_limit(run: BridgeRun, times: int) -> None:
