@@ -257,6 +257,11 @@ class Run:
         if follow:
             async with self.followed(file):
                 await asyncio.sleep(BETWEEN)
+                shipped = file.stat().st_mtime_ns
+                async with asyncio.timeout(30):
+                    while file.stat().st_mtime_ns == shipped:
+                        await asyncio.sleep(0.02)
+                await asyncio.sleep(0.5)  # what is promised now is in no backup
                 self.gateway.kill()
         else:
             await self.back_up(file)
