@@ -340,6 +340,17 @@ class Ledger:
             raise EntriesRefused(refused)
         return sequences
 
+    async def unrecorded(self, entries: Sequence[LogEntry]) -> list[LogEntry]:
+        """Those events that the ledger does not have: after a call that failed, for its commit may have happened all
+        the same. Asked behind everything that was to be written before.
+
+        Raises:
+            LedgerUnavailable: it cannot be read.
+        """
+        ids = {entry.message_id for entry in entries}
+        known = await self._task(lambda connection, lease: reads.known(connection, ids))
+        return [entry for entry in entries if (entry.message_id, entry.kind.value, entry.at) not in known]
+
     async def seen(self, scope: str, keys: Sequence[str]) -> dict[str, Seen]:
         """What the inbox remembers of these keys; one that it does not know, or that has expired, is not in the answer.
 

@@ -18,13 +18,20 @@ class FakeLedger:
     def __init__(self) -> None:
         self.written: list[list[int]] = []
         self.failures: list[Exception] = []
+        self.cut_off = False
+        """A call that fails is written all the same."""
 
     async def record(self, entries: list[LogEntry]) -> list[int]:
         await asyncio.sleep(0)
         if self.failures:
+            if self.cut_off:
+                self.written.append([entry.at for entry in entries])
             raise self.failures.pop(0)
         self.written.append([entry.at for entry in entries])
         return []
+
+    async def unrecorded(self, entries: list[LogEntry]) -> list[LogEntry]:
+        return [entry for entry in entries if not any(entry.at in group for group in self.written)]
 
 
 def entries(*numbers: int) -> list[LogEntry]:
@@ -54,6 +61,20 @@ async def test_a_ledger_that_is_away_is_tried_again(monkeypatch: pytest.MonkeyPa
     written.add(entries(3))
     await written.close(1.0)
     assert ledger.written[-1][-1] == 3
+
+
+async def test_what_was_written_although_the_call_failed_is_not_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorder, "PAUSE_MIN", 0.001)
+    ledger: Any = FakeLedger()
+    ledger.failures, ledger.cut_off = [LedgerUnavailable("cut off")], True
+    written = Recorder(ledger, Metrics("test"))
+    written.add(entries(1, 2))
+    while ledger.failures:
+        await asyncio.sleep(0.001)
+    written.add(entries(3))
+    written.add_again(entries(2, 4))  # of somebody else's call, which failed too
+    await written.close(1.0)
+    assert [at for group in ledger.written for at in group] == [1, 2, 4, 3]
 
 
 async def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

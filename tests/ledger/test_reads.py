@@ -115,3 +115,14 @@ async def test_a_busy_shard_does_not_keep_the_others_out(open_ledger: Open) -> N
     events, position = await busy.events_after({"7": 3}, 10)
     assert position == {"7": 3, str(busy.shard): 5, str(quiet.shard): 2}
     assert len(events) == 7
+
+
+async def test_events_that_the_ledger_has_not_got(ledger: Ledger) -> None:
+    ids = [new_id() for _ in range(600)]  # more than go into one statement
+    await ledger.record([accepted(one) for one in ids])
+    there = [entry(one, EventKind.RELEASED, NOW + 1) for one in ids[::2]]
+    await ledger.record(there)
+    new = [entry(one, EventKind.RELEASED, NOW + 1) for one in ids[1::2]]
+    later, other = entry(ids[0], EventKind.RELEASED, NOW + 2), entry(ids[0], EventKind.ACKNOWLEDGED, NOW + 1)
+    assert await ledger.unrecorded([*there, *new, later, other]) == [*new, later, other]
+    assert await ledger.unrecorded([]) == []

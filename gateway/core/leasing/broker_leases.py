@@ -360,7 +360,7 @@ class BrokerLeases(LeaseKind):
             try:
                 await self._parts.ledger.record(entries)
             except LedgerUnavailable:
-                self._parts.recorder.add(entries)
+                self._parts.recorder.add_again(entries)
 
     # --------------------------------------------------------------------------------------- by themselves
 

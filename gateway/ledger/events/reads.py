@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -20,6 +20,9 @@ _TIMELINE = (
     .where(events.c.message_id == sa.bindparam("this", type_=sa.LargeBinary))
     .order_by(events.c.at, events.c.shard, events.c.sequence)
 )
+_KNOWN = sa.select(events.c.message_id, events.c.kind, events.c.at).where(
+    events.c.message_id.in_(sa.bindparam("these", expanding=True, type_=sa.LargeBinary))
+)
 _MESSAGE = sa.select(messages).where(messages.c.id == sa.bindparam("this", type_=sa.LargeBinary))
 _THIS = sa.bindparam("this", type_=sa.LargeBinary)
 _KEEPS = sa.select(
@@ -32,6 +35,8 @@ _FEED = (
 )
 _FEEDS = {"sqlite": _FEED.format("?"), "postgresql": _FEED.format("%s")}
 """Dialect -> the feed's statement, in the driver's words: rows of SQLAlchemy cost four times as much."""
+IDS_MAX: Final = 500
+"""Ids of messages in one statement."""
 _KINDS = {kind.value: kind for kind in EventKind}
 
 
@@ -42,6 +47,16 @@ def timeline(connection: sa.Connection, message_id: bytes) -> Timeline | None:
         return None
     found = [_event(event) for event in connection.execute(_TIMELINE, {"this": message_id})]
     return Timeline(message_of(row, state_of(event.kind for event in found)), found)
+
+
+def known(connection: sa.Connection, message_ids: Collection[bytes]) -> set[tuple[bytes, str, int]]:
+    """The events of messages: message, kind and time of each."""
+    ids = list(message_ids)
+    return {
+        (bytes(row.message_id), row.kind, row.at)
+        for begin in range(0, len(ids), IDS_MAX)
+        for row in connection.execute(_KNOWN, {"these": ids[begin : begin + IDS_MAX]})
+    }
 
 
 def keeps(connection: sa.Connection, message_id: bytes) -> tuple[bool, bool]:
