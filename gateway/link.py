@@ -109,6 +109,7 @@ class Channel:
         future: asyncio.Future[Any] = self.link.loop.create_future()
         if self.closed is not None:
             future.set_exception(self.closed)
+            future.exception()  # as in end
             return future
         self._requests[self.link.send(operation)] = future
         return future
@@ -309,6 +310,7 @@ class Link:
         future: asyncio.Future[Any] = self.loop.create_future()
         if self.ended is not None:
             future.set_exception(connection_error(self.ended))
+            future.exception()  # as at the end of a channel
             return future
         try:
             self._requests[self.send(operation)] = future

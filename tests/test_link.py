@@ -244,6 +244,24 @@ async def test_the_end_of_the_link_ends_its_channels(broker: FakeBroker) -> None
         await channel.request(QueryQueue(channel.number, "q"))
 
 
+async def test_what_is_asked_of_a_lost_link_is_no_fault_if_nobody_waits(broker: FakeBroker) -> None:
+    link, peer = await open_link(broker)
+    channel = link.channel(Channel)
+    await channel.open()
+    peer.hang_up()
+    await until(lambda: channel.closed is not None)
+    faults: list[object] = []
+    link.loop.set_exception_handler(lambda loop, context: faults.append(context))
+    many = [channel.request(QueryQueue(channel.number, "q")) for _ in range(3)]
+    many.append(link.request(QueryQueue(0, "q")))
+    with pytest.raises(BrokerUnavailable):
+        await many[0]
+    many.clear()
+    gc.collect()
+    await asyncio.sleep(0)
+    assert not faults
+
+
 async def test_a_close_without_an_answer(broker: FakeBroker) -> None:
     link, _ = await open_link(broker)
     broker.on[Close] = lambda peer, operation: True
