@@ -105,14 +105,16 @@ class Inventory:
         self._tasks = Tasks("queue inventory")
 
     async def read(
-        self, name: str, *, kept_seconds: float = KEPT_SECONDS, wait_seconds: float = WAIT_SECONDS
+        self, name: str, *, kept_seconds: float | None = None, wait_seconds: float | None = None
     ) -> BrokerQueues:
         """Return the queues of a broker that there is: as they were a few seconds ago, or as they are now.
 
         Args:
-            kept_seconds: how old a list may be that is not read again.
-            wait_seconds: how long a reading is waited for.
+            kept_seconds: how old a list may be that is not read again; None: :data:`KEPT_SECONDS`.
+            wait_seconds: how long a reading is waited for; None: :data:`WAIT_SECONDS`.
         """
+        kept_seconds = KEPT_SECONDS if kept_seconds is None else kept_seconds
+        wait_seconds = WAIT_SECONDS if wait_seconds is None else wait_seconds
         now = clock.monotonic()
         self._forget(now)
         upstream = self._brokers[name]
