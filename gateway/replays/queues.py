@@ -78,12 +78,13 @@ class QueueSnapshot:
         return str(count)
 
     async def take(self, position: str, most: int, landed: Counter[str]) -> Chunk:
-        """``position``: how many are left."""
+        """``position``: how many are left. When none is, those that were settled in vain come again and are settled."""
         left = int(position)
         chunk = Chunk(position=position, last=True)
-        if left <= 0:
+        wanted = max(left, 0) or landed.total()
+        if not wanted:
             return chunk
-        deliveries = await self._upstream.fetch(self._queue, min(most, left), FETCH_WAIT)
+        deliveries = await self._upstream.fetch(self._queue, min(most, wanted), FETCH_WAIT)
         try:
             return await self._chunk(chunk, deliveries, left, landed)
         except BaseException:  # it is taken again
@@ -93,25 +94,35 @@ class QueueSnapshot:
 
     async def _chunk(self, chunk: Chunk, deliveries: Sequence[Delivery], left: int, landed: Counter[str]) -> Chunk:
         """What was taken, as a chunk."""
+        in_vain = False
         for index, delivery in enumerate(deliveries):
             if self._is_ours(delivery.message):  # what follows was put there after the beginning, too
-                for rest in deliveries[index:]:
-                    self._settle(rest, Settlement.RELEASE)
-                chunk.position = "0"
-                return chunk
+                return self._end(chunk, deliveries[index:])
             item = await self.item(delivery)
             if delivery.redelivered and landed[item.name] > chunk.met[item.name]:
-                chunk.met[item.name] += 1
                 if item.name == item.key:
-                    self._settle(delivery, Settlement.ACCEPT)
+                    if self._settle(delivery, Settlement.ACCEPT):
+                        chunk.met[item.name] += 1
+                    else:
+                        in_vain = True
                     continue  # it was counted when it was found to be sent
+                chunk.met[item.name] += 1
                 item.counted = item.resent = True
+            elif left <= 0:  # it came after the beginning
+                return self._end(chunk, deliveries[index:])
             else:
                 left -= 1
             self._out[id(delivery)] = delivery
             chunk.items.append(item)
         chunk.position = str(left)
-        chunk.last = not deliveries or left <= 0
+        chunk.last = not in_vain and (not deliveries or left <= 0)
+        return chunk
+
+    def _end(self, chunk: Chunk, rest: Sequence[Delivery]) -> Chunk:
+        """What was there at the beginning ends here; the rest goes back."""
+        for delivery in rest:
+            self._settle(delivery, Settlement.RELEASE)
+        chunk.position = "0"
         return chunk
 
     def _is_ours(self, message: Message) -> bool:

@@ -244,7 +244,7 @@ class Runner:
         await self._source.refused([item for item in items if item.error is not None])
         if job.refusals > REFUSALS_MAX:
             raise LimitExceeded(f"more than {REFUSALS_MAX} messages were refused; ask for fewer", "refused messages")
-        return not chunk.last
+        return not chunk.last or bool(self._again)
 
     def _leave(self, items: list[ReplayItem], late: tuple[str, ...]) -> None:
         """A chunk is left in the middle: in doubt is only what has no outcome."""
