@@ -22,6 +22,7 @@ from gateway.amqp.operations import (
     TxRollback,
     TxSelect,
 )
+from gateway.front.channels import windows
 from gateway.front.channels.consumers import Window
 from tests.front.fronts import RunningFront
 from tests.front.test_shares import ANN, BOB, HOLDER, make
@@ -94,7 +95,10 @@ async def test_a_limit_of_the_client_is_kept(estate: Estate) -> None:
         channel.send(Settle(channel.number, Settlement.ACCEPT, 1, channel.deliveries[-1].delivery))
 
 
-async def test_a_client_that_acknowledges_as_it_goes_needs_no_more(estate: Estate) -> None:
+async def test_a_client_that_acknowledges_as_it_goes_needs_no_more(
+    estate: Estate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(windows, "GROW_AFTER", 5.0)  # a machine may stall for longer than in earnest
     channel = await estate.channel(await estate.link())
     channel.on_delivery = lambda delivery: channel.send(
         Settle(channel.number, Settlement.ACCEPT, delivery.delivery, delivery.delivery)
