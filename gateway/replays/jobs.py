@@ -24,6 +24,8 @@ from gateway.replays.requests import ReplayRequest
 REPLAY_RESOURCE: Final = "replay"
 REFUSALS: Final = "replay-refusals"
 """The resources that name what was not sent, by job and page."""
+ANY_REPLAY: Final = "replay"
+"""The inbox of what any replay has sent from a queue. A message that is delivered again may be one of these."""
 
 
 class JobState(StrEnum):

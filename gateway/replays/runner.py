@@ -26,7 +26,7 @@ from gateway.errors import BrokerUnavailable, EntriesRefused, GatewayError, Ledg
 from gateway.ledger import Ledger
 from gateway.observing.telemetry import log
 from gateway.replays.items import ReplayItem, name_of
-from gateway.replays.jobs import ENDED, Job, JobState, Wish
+from gateway.replays.jobs import ANY_REPLAY, ENDED, Job, JobState, Wish
 from gateway.replays.sources import KEEP_BODIES, NO_BODY, Chunk, MessageSource, refusal_of
 from gateway.replays.store import ReplayStore, StoredJob
 from gateway.replays.targets import Later, ResendTarget
@@ -270,6 +270,11 @@ class Runner:
             item.named(job.id, job.created_at)
             lately = item.name in self._recent and item.delivery is not None and item.delivery.redelivered
             item.resent = item.resent or item.name in doubtful or lately
+        # A replay may have ended before its last acknowledgements reached the broker.
+        again = [item for item in items if item.delivery is not None and item.delivery.redelivered]
+        sent = await self._ledger.seen(ANY_REPLAY, [item.key for item in again]) if again else {}
+        for item in again:
+            item.resent = item.resent or item.key in sent
         skipped: list[ReplayItem] = []
         seen = await self._ledger.seen(job.scope, [item.key for item in items]) if items else {}
         keys = set(seen)

@@ -34,7 +34,7 @@ from gateway.errors import (
 from gateway.fidelity.copies import copy_of
 from gateway.ledger import BacklogEntry, BacklogSettlement, Ending, EventKind, InboxRow, LogEntry, id_text
 from gateway.replays.items import ReplayItem
-from gateway.replays.jobs import Job
+from gateway.replays.jobs import ANY_REPLAY, Job
 from gateway.replays.places import ReplayPlace
 from gateway.replays.requests import exchange_name
 from gateway.runtime.clock import clock
@@ -129,7 +129,11 @@ class Recorded:
         if others:
             await self._gateway.ledger.record(
                 [entry for item in others for entry in self._entries(item, at)],
-                [InboxRow(self._job.scope, item.key, item.sha256, item.id, at + REMEMBERED) for item in others],
+                [
+                    InboxRow(scope, item.key, item.sha256, item.id, at + REMEMBERED)
+                    for item in others
+                    for scope in ((self._job.scope, ANY_REPLAY) if item.delivery is not None else (self._job.scope,))
+                ],
             )
 
     def _entries(self, item: ReplayItem, at: int) -> list[LogEntry]:
