@@ -86,7 +86,7 @@ def test_the_keyboard_leads_everywhere(open_console: Open, served: Served) -> No
     served.queue("keyboard")
     page = open_console()
     page.keyboard.press("?")
-    expect(page.locator("dialog")).to_contain_text("Dead letters")
+    expect(page.locator("dialog[open]")).to_contain_text("Dead letters")
     page.keyboard.press("Escape")
     expect(page.locator("dialog")).to_have_count(0)
     for letter, title in (("o", "Brokers"), ("b", "Bridges"), ("k", "API keys"), ("h", "Overview"), ("q", "Queues")):
