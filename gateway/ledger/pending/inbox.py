@@ -54,10 +54,11 @@ class Inbox:
         following = sa.select(sa.func.min(inbox.c.run)).where(inbox.c.run > steps.c.run).scalar_subquery()
         runs = steps.union_all(sa.select(following).where(steps.c.run.is_not(None)))
         named, _ = select_rows(database.dialect, (inbox.c.id,))
-        self._find = (
+        self._find = PreparedStatement(
+            database,
             sa.select(inbox.c.id, inbox.c.body_sha256, inbox.c.message_id, inbox.c.at)
             .where(inbox.c.run.in_(sa.select(runs.c.run)), inbox.c.id.in_(named), inbox.c.expires_at > now)
-            .order_by(inbox.c.at, inbox.c.run)
+            .order_by(inbox.c.at, inbox.c.run),
         )
         self._drop = sa.delete(inbox).where(inbox.c.run.in_(sa.select(runs.c.run)), inbox.c.id.in_(named))
         this = sa.tuple_(inbox.c.run, inbox.c.id)
@@ -91,8 +92,8 @@ class Inbox:
         batch = RowBatch()
         for row_id in by_id:
             batch.add((), row_id)
-        found = connection.execute(self._find, batch.parameters(now=now))
-        return {by_id[row.id]: Seen(row.body_sha256, row.message_id, row.at) for row in found}
+        found = self._find.run(connection, batch.parameters(now=now))
+        return {by_id[row_id]: Seen(body_sha256, message_id, at) for row_id, body_sha256, message_id, at in found}
 
     def drop(self, connection: sa.Connection, ids: Sequence[bytes]) -> None:
         """Forget rows by their digests: what they tell of was undone."""
