@@ -152,6 +152,8 @@ class BridgeFlow:
         self.left = limit
         self._run(self._publish_all())
         self._run(self.dead_letters.run())
+        if self.two_phase is not None:
+            self._run(self.two_phase.tidy())
 
     async def stop(self, within: float) -> None:
         """Publish nothing more; give what is under way ``within`` seconds; give the rest back. What cannot be given

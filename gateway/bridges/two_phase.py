@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
@@ -43,8 +44,6 @@ BRANCH_MAX: Final = 64
 """Longest branch id, in octets (X/Open XA)."""
 PREPARE_WITHIN: Final = 120.0
 """How long a branch may take until it is prepared, in seconds; then it is undone, and its messages go again."""
-TIDY_EVERY: Final = 5.0
-"""How often it is tried to undo what could not be undone before, in seconds."""
 WHERE: Final = "branch"
 
 
@@ -91,9 +90,10 @@ class TwoPhase:
         self._hurry = asyncio.Event()
         self._next: bytes | None = None
         """The id of the next branch, which the ledger knows as begun and the target does not know."""
-        self._tidied_at = -TIDY_EVERY
         self._aborted: set[bytes] = set()
         """Branches that the target may have still, and that the ledger knows as aborted."""
+        self._untidy = asyncio.Event()
+        """There are more of them, or the target may be back."""
 
     def inherit(self, ids: Sequence[bytes]) -> None:
         """Branches that the ledger knows as aborted, and the target could not undo yet."""
@@ -106,10 +106,10 @@ class TwoPhase:
     def hurry(self) -> None:
         """The target may be back: do not wait for the end of a pause."""
         self._hurry.set()
+        self._untidy.set()
 
     async def forward(self, pairs: Sequence[tuple[BridgeDelivery, Message]]) -> TwoPhaseOutcome:
         """Bring messages to the target, in order; returns when they are recorded there, or undone."""
-        await self._tidy()
         id, xid = await self._begin()
         branch: UpstreamBranch | None = None
         try:
@@ -136,6 +136,21 @@ class TwoPhase:
             await self._undo(id, branch)
             return TwoPhaseOutcome([], refused, [])
         return await self._finish(id, xid, branch, good, refused)
+
+    async def tidy(self) -> None:
+        """Undo at the target what could not be undone at once, also while no message comes. Runs until it is
+        cancelled."""
+        backoff = Backoff(PAUSE_MIN, PAUSE_MAX)
+        while True:
+            self._untidy.clear()
+            pause = None
+            if await self._undo_aborted():
+                backoff.reset()
+            else:
+                pause = backoff.next()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._untidy.wait()
 
     async def close(self) -> None:
         """There will be no more."""
@@ -172,22 +187,23 @@ class TwoPhase:
                 return
         branch.abandon()
         await self._journal.patiently(lambda: self._register.abort(id))
-        self._aborted.add(id)
+        self._undo_later(id)
 
-    async def _tidy(self) -> None:
-        """Undo at the target what could not be undone before."""
-        now = clock.monotonic()
-        if not self._aborted or now - self._tidied_at < TIDY_EVERY:
-            return
-        self._tidied_at = now
+    def _undo_later(self, id: bytes) -> None:
+        self._aborted.add(id)
+        self._untidy.set()
+
+    async def _undo_aborted(self) -> bool:
+        """Undo at the target what could not be undone before. Return whether nothing of it is left."""
         for id in list(self._aborted):
             try:
                 await self._target.branches.rollback(xid_of(self._token, id))
                 await self._register.finish(id)
             except GatewayError as error:  # its channel is not known to be dead, or the target is away
                 log("bridge.branch_not_undone", bridge=self._bridge, branch=id.hex(), reason=str(error))
-                return
+                return False
             self._aborted.discard(id)
+        return True
 
     # ------------------------------------------------------------------------------------ what was prepared
 
@@ -203,7 +219,7 @@ class TwoPhase:
         detail = detail_of(entries, inbox)
         if not await self._decide(id, detail, entries, inbox):
             branch.abandon()
-            self._aborted.add(id)
+            self._undo_later(id)
             return TwoPhaseOutcome([], refused, good, "somebody else has settled the branch")
         outcome = await self._commit(xid, branch)
         if outcome in (BranchOutcome.ROLLED_BACK, BranchOutcome.MIXED):
@@ -257,11 +273,9 @@ class TwoPhase:
             except GatewayError as error:
                 branch.abandon()
                 self._faults.set(WHERE, f"it is prepared at {self._target.name} and to be committed: {error}")
-            try:
+            with suppress(TimeoutError):  # the pause is over
                 async with asyncio.timeout(backoff.next()):
                     await self._hurry.wait()
-            except TimeoutError:
-                pass  # the pause is over
         self._faults.clear(WHERE)
         return outcome
 

@@ -446,7 +446,6 @@ async def test_the_link_is_lost_before_it_is_prepared(
         await original(branch)
 
     monkeypatch.setattr(UpstreamBranch, point, once)
-    monkeypatch.setattr(two_phase, "TIDY_EVERY", 0.0)
     await estate.bridge(acknowledge=DTX)
     await settled(estate, ids)
     ids = await estate.fill(1)
@@ -642,17 +641,40 @@ async def test_a_branch_that_a_channel_works_on_still(estate: Estate, monkeypatc
     worker = estate.new.branches.worker()
     await (await worker.begin(xid_of(f"b@{estate.bridges._identity}", id), "")).started()
     await estate.ledger.branches.begin(id, "b", "new")
-    monkeypatch.setattr(two_phase, "TIDY_EVERY", 0.0)
     await estate.bridges.resume("b")
     await estate.fill(1)
     await estate.wait_for(forwarded=1)
     assert BranchStatus.ABORTED in await branches(estate)
     worker.rest()
-    await asyncio.sleep(0.1)
-    await estate.fill(1)
-    await estate.wait_for(forwarded=2)
     await until_async(lambda: _is(branches(estate), [BranchStatus.BEGUN]))
-    assert len(await estate.take(2)) == 2
+    assert len(await estate.take(1)) == 1
+
+
+@TO_0_10
+async def test_a_branch_of_an_idle_bridge_is_undone(estate: Estate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its target crashed, and the ledger could not be written when it was back. No message comes after that."""
+    ids = await estate.fill(1)
+    end, finish, cut, failed = UpstreamBranch.end, Register.finish, [], []
+
+    async def crash_first(branch: UpstreamBranch) -> None:
+        if not cut:
+            cut.append(1)
+            await estate.away("new")
+        await end(branch)
+
+    async def fail_first(register: Register, *arguments: Any, **options: Any) -> None:
+        if not failed:
+            failed.append(1)
+            raise LedgerUnavailable("it is locked")
+        await finish(register, *arguments, **options)
+
+    monkeypatch.setattr(UpstreamBranch, "end", crash_first)
+    monkeypatch.setattr(Register, "finish", fail_first)
+    await estate.bridge(acknowledge=DTX)
+    await until_async(lambda: _is(branches(estate), [BranchStatus.ABORTED]))
+    await estate.back("new")
+    await settled(estate, ids)
+    assert failed == [1]
 
 
 @TO_0_10
@@ -666,7 +688,6 @@ async def test_aborted_by_somebody_else(estate: Estate, monkeypatch: pytest.Monk
         return await decide(register, id, *arguments)
 
     monkeypatch.setattr(Register, "decide", late)
-    monkeypatch.setattr(two_phase, "TIDY_EVERY", 0.0)
     await estate.bridge(acknowledge=DTX)
     await settled(estate, ids)
     assert stolen == [BranchStatus.ABORTED]
