@@ -234,7 +234,7 @@ class TableCodec:
             raise EncodeError(f"tables are nested more than {self.depth_max} deep")
         if len(table) > self.entries_max:
             raise EncodeError(f"a table of {len(table)} entries is over the limit of {self.entries_max}")
-        heads, writers = _HEADS, self._writers
+        heads, writers, table_tag = _HEADS, self._writers, self._tags.get("table")
         parts: list[bytes] = []
         add = parts.append
         for key, value in table.items():
@@ -252,6 +252,9 @@ class TableCodec:
                 add(_INT32(73, value))
             elif (write := writers.get(kind)) is not None:
                 add(write(value))
+            elif kind is dict and table_tag is not None:
+                add(table_tag)
+                add(self.encode(value, depth + 1))
             else:
                 add(self._value(key, value, depth))
         octets = b"".join(parts)

@@ -173,7 +173,12 @@ def fit_headers(
             easy = len(value) <= _EASY and kind in plain and value.isascii()
         else:
             easy = kind in plain or (kind is int and INT32_MIN <= value <= INT32_MAX)
-        fitted[key] = value if easy else _fit_value(value, carries, (*path, key), notes, plain)
+        if easy:
+            fitted[key] = value
+        elif kind is dict and value:
+            fitted[key] = fit_headers(value, carries, notes, (*path, key), plain)
+        else:
+            fitted[key] = _fit_value(value, carries, (*path, key), notes, plain)
     return fitted
 
 

@@ -37,6 +37,8 @@ _checker: Final[Any] = JSONDecoder(object_pairs_hook=_check, parse_int=_text, pa
 _reader: Final[Any] = JSONDecoder(object_pairs_hook=_Members, parse_int=_text, parse_float=_text, strict=False)
 _scan, _read = _checker.scan_once, _reader.scan_once
 _SPACE: Final = " \t\n\r"
+_SHORT: Final = 1_024
+"""Octets that are worth a look whether they can hold two members at all."""
 
 
 def repeated(
@@ -49,6 +51,8 @@ def repeated(
         depth: look no deeper than so many objects and arrays; None: at all of them.
         passes_over: whether the value at a path is not looked at.
     """
+    if len(octets) <= _SHORT and bytes(octets).count(b":") < 2:  # there are no two members
+        return None
     text = str(octets, "utf-8", "surrogateescape")
     start = len(text) - len(text.lstrip(_SPACE)) if text[:1] in _SPACE else 0
     try:

@@ -15,7 +15,7 @@ columns that tend to be alike (:data:`ALIKE`), and the first set that is takes t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import sqlalchemy as sa
 
@@ -26,6 +26,8 @@ from gateway.ledger.db.shards import INSERT
 
 MOST = 512
 """Most rows of one statement; a power of two. SQLite takes 32,766 parameters."""
+_ALONE: Final = (1, ())
+"""One row of which no column is alike."""
 
 ALIKE: dict[str, tuple[tuple[str, ...], ...]] = {
     "messages": (
@@ -124,6 +126,11 @@ class ValuesInsert:
     def run(self, connection: sa.Connection, rows: Values, shard: int, first: int) -> list[Row]:
         """See :class:`Insert`."""
         values, count = rows.values, rows.count
+        if count == 1:  # alone it is like nothing else, and this is the whole commit of a lone caller
+            text = self._texts.get(_ALONE)
+            if text is None:
+                text = self._texts[_ALONE] = self._text(*_ALONE)
+            return run(connection, text, [shard, first, *values] if self._numbered else values)
         width = len(self._names)
         columns = [values[index::width] for index in range(width)]
         alike = next((each for each in self._sets if all(_same(columns[index]) for index in each)), ())
