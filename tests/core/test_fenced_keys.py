@@ -1,10 +1,10 @@
-"""A process that was fenced while it published under keys: what it finds out too late changes no outcome."""
+"""A process that was fenced while it published: what it finds out too late changes no outcome."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -12,8 +12,8 @@ import sqlalchemy as sa
 
 from gateway.config import LedgerSettings
 from gateway.core import Gateway
-from gateway.errors import BrokerUnavailable, GatewayError, NotFound, OutcomeUnknown
-from gateway.ledger import Ledger
+from gateway.errors import BrokerUnavailable, GatewayError, NotFound, NotRecorded, OutcomeUnknown
+from gateway.ledger import EventKind, Ledger
 from gateway.observing.telemetry import Metrics
 from gateway.upstreams import PublishReceipt
 from tests.core import test_keys
@@ -30,12 +30,14 @@ LATE = [
 
 
 @asynccontextmanager
-async def process(url: str, name: str, *, takes_over: bool = False) -> AsyncIterator[tuple[Gateway, FakeUpstream]]:
+async def process(
+    url: str, name: str, *, takes_over: bool = False, **options: Any
+) -> AsyncIterator[tuple[Gateway, FakeUpstream]]:
     """A gateway on the ledger that others share. Without ``takes_over`` it leaves keys to their repeats."""
     ledger = await Ledger.open(url, LedgerSettings(shard_lease=60.0), owner=name)
     upstream: Any = FakeUpstream()
     await upstream.declare_queue("orders")
-    gateway = Gateway(ledger, {"fake": upstream}, Metrics("test"), ack_key=b"k" * 32, confirm_timeout=20.0)
+    gateway = Gateway(ledger, {"fake": upstream}, Metrics("test"), ack_key=b"k" * 32, confirm_timeout=20.0, **options)
     if not takes_over:
         gateway.outbox.sender.recover_soon = lambda: None  # type: ignore[method-assign]
     await gateway.start()
@@ -124,3 +126,24 @@ async def test_a_late_confirm_is_told_and_not_recorded(postgresql_ledger: str) -
             assert (third.id, third.error, third.key, third.resent) == (told.id, None, "done", True)
             assert await kinds(new, third) == ["accepted", "resent", "unknown", "resent", "confirmed"]
             assert len(after.published) == 2
+
+
+async def test_a_late_confirm_of_a_publish_without_a_key(postgresql_ledger: str) -> None:
+    """Another process has said that nobody knows what became of it, and that stays so."""
+    async with process(postgresql_ledger, "old", intent_always=True) as (old, before):
+        before.held = []
+        first = asyncio.create_task(old.publish("fake", "", [message("")], "alice"))
+        outcome = await held(before)
+        fence(postgresql_ledger, "old")
+        async with process(postgresql_ledger, "new", takes_over=True) as (new, _):
+            async with asyncio.timeout(10):
+                await new.outbox.sender.recovered()
+            outcome.set_result(PublishReceipt(True))
+            with suppress(NotRecorded):  # where the old process does not know yet that it is fenced
+                (told,) = await first
+                assert told.error is None
+            await old._publisher._late.join(10)
+            (stored,), _ = await new.ledger.messages()
+            timeline = await new.ledger.timeline(stored.id)
+            assert timeline is not None
+            assert [event.kind for event in timeline.events] == [EventKind.ACCEPTED, EventKind.UNKNOWN]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock
@@ -28,8 +27,9 @@ from gateway.errors import (
     remote_error,
 )
 from gateway.fidelity import annotation
-from gateway.ledger import EventKind, Ledger, LogEntry, MessageIds, parse_id
+from gateway.ledger import EventKind, Ledger, MessageIds, parse_id
 from gateway.ledger.db.disk import Disk
+from gateway.ledger.pending.outbox import OutboxStore
 from gateway.observing.telemetry import Metrics
 from gateway.session import Capabilities
 from gateway.upstreams import UpstreamState
@@ -171,16 +171,16 @@ async def test_with_intent_always_an_outcome_is_recorded_when_the_ledger_is_back
     gateway = Gateway(
         ledger, {"fake": upstream}, Metrics("test"), ack_key=b"k" * 32, intent_always=True  # type: ignore[dict-item]
     )  # fmt: skip
-    original, calls = Ledger.record, 0
+    original, calls = OutboxStore.settle_publishes, 0
 
-    async def record(self: Ledger, entries: Sequence[LogEntry], *more: Any) -> Any:
+    async def settle(self: OutboxStore, done: Any) -> Any:
         nonlocal calls
         calls += 1
-        if calls in (2, 3):
+        if calls in (1, 2):
             raise LedgerUnavailable("full")
-        return await original(self, entries, *more)
+        return await original(self, done)
 
-    monkeypatch.setattr(Ledger, "record", record)
+    monkeypatch.setattr(OutboxStore, "settle_publishes", settle)
     if away:
         upstream.state = UpstreamState.DOWN
     with pytest.raises(LedgerUnavailable) as caught:
@@ -191,7 +191,7 @@ async def test_with_intent_always_an_outcome_is_recorded_when_the_ledger_is_back
     await gateway._publisher._late.join()
     (stored,), _ = await ledger.messages()
     assert stored.state == ("not_sent" if away else "confirmed")
-    assert calls == 4
+    assert calls == 3
 
 
 async def test_an_outcome_that_the_ledger_never_records_holds_up_no_end(
@@ -202,7 +202,7 @@ async def test_an_outcome_that_the_ledger_never_records_holds_up_no_end(
     upstream.held = []
     while not upstream.held:
         await asyncio.sleep(0.01)
-    monkeypatch.setattr(Ledger, "record", AsyncMock(side_effect=LedgerUnavailable("full")))
+    monkeypatch.setattr(OutboxStore, "settle_publishes", AsyncMock(side_effect=LedgerUnavailable("full")))
     upstream.confirm_held()
     with pytest.raises(NotRecorded):
         await publish

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.errors import EntriesRefused
 from gateway.ledger import EventKind, Ledger, LogEntry, OutboxEntry, OutboxFilter
-from tests.ledger.conftest import NOW, ON_POSTGRESQL, Clock, Open, entry, message, new_id
+from tests.ledger.conftest import NOW, ON_POSTGRESQL, Clock, Open, accepted, entry, message, new_id
 
 Sql = Callable[[str], list[Any]]
 RABBIT = ["rabbit"]
@@ -168,8 +168,7 @@ async def test_rows_of_a_dead_process_are_free(open_ledger: Open) -> None:
 
 @ON_POSTGRESQL
 async def test_rows_of_another_process(open_ledger: Open) -> None:
-    """What it holds is its own; what it says of rows that were taken from it is kept, and the rows are not its any
-    more."""
+    """What it holds is its own; of rows that were taken from it nothing is written."""
     first, second = await open_ledger("first"), await open_ledger("second")
     (row,) = await put(first, 1)
     claims = await asyncio.gather(*(ledger.outbox.claim(1, RABBIT) for ledger in (first, second) for _ in range(5)))
@@ -182,9 +181,30 @@ async def test_rows_of_another_process(open_ledger: Open) -> None:
     (taken,) = await other.outbox.claim(1, RABBIT)
     assert (taken.message_id, taken.attempt) == (row.message_id, 2)
     third = await open_ledger("third")
-    assert await third.outbox.settle([(row.message_id, [entry(row.message_id, EventKind.CONFIRMED)])]) == [False]
-    assert await other.outbox.settle([(row.message_id, [])]) == [True]
+    late = [(row.message_id, [entry(row.message_id, EventKind.CONFIRMED)])]
+    kept: list[Any] = [(row.message_id, [entry(row.message_id, EventKind.REFUSED)], {})]
+    assert await third.outbox.settle(late) == [False]
+    assert await third.outbox.settle([], [], kept) == [False]
+    assert await kinds(third, row) == ["scheduled"]
+    assert await other.outbox.settle(late) == [True]
+    assert await other.outbox.settle(late) == [False]
     assert await kinds(third, row) == ["scheduled", "confirmed"]
+
+
+async def test_publishes_without_a_key_are_settled_once(open_ledger: Open, sql: Sql) -> None:
+    """More of them than a group holds. What came to an end before gets no second outcome."""
+    ledger = await open_ledger(group_max=7)
+    ids = [new_id() for _ in range(20)]
+    await ledger.record([accepted(id) for id in ids])
+    assert len(sql("SELECT 1 FROM obligations")) == 20
+    resent = [(id, [entry(id, EventKind.RESENT), entry(id, EventKind.CONFIRMED)]) for id in ids]
+    assert await ledger.outbox.settle_publishes(resent[:12]) == [True] * 12
+    assert await ledger.outbox.settle_publishes(resent) == [False] * 12 + [True] * 8
+    assert sql("SELECT 1 FROM obligations") == []
+    for id in ids:
+        timeline = await ledger.timeline(id)
+        assert timeline is not None
+        assert [str(event.kind) for event in timeline.events] == ["accepted", "resent", "confirmed"]
 
 
 async def test_many_callers_share_commits(ledger: Ledger, sql: Sql) -> None:

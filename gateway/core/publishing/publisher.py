@@ -237,7 +237,7 @@ class Publisher:
         results = await self.outcomes(upstream, exchange, messages, futures)
         events = self.events(upstream, messages, results)
         try:
-            recording = self._ledger.record([*accepted, *events])
+            recording = self._record(accepted, events)
             if self._ledger.deliveries.keeps_bodies:
                 await gather(recording, self.keep(exchange, messages, results))
             else:
@@ -251,6 +251,17 @@ class Publisher:
             raise NotRecorded(f"the broker answered, but the ledger could not record it: {error}") from error
         return results
 
+    async def _record(self, accepted: Sequence[LogEntry], events: Sequence[LogEntry]) -> None:
+        """Record outcomes, each behind its ``accepted``, unless that is in the ledger already: then only those of which
+        no other process has said by now that nobody knows them."""
+        if not self._intent_always:
+            await self._ledger.record([*accepted, *events])
+            return
+        of: dict[bytes, list[LogEntry]] = {}
+        for entry in events:
+            of.setdefault(entry.message_id, []).append(entry)
+        await self._ledger.outbox.settle_publishes(list(of.items()))
+
     async def _record_late(self, events: Sequence[LogEntry]) -> None:
         """Record outcomes as soon as the ledger can be written. Without them, messages that the ledger has as accepted
         would have no outcome until the next start."""
@@ -260,7 +271,7 @@ class Publisher:
             if not self._ledger.healthy:
                 continue
             try:
-                await self._ledger.record(events)
+                await self._record((), events)
                 return
             except LedgerUnavailable as error:
                 log("ledger.outcome_waits", logging.DEBUG, count=len(events), detail=str(error))

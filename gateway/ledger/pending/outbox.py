@@ -30,7 +30,7 @@ from gateway.ledger.pending.bodies import matching
 from gateway.ledger.pending.delivery_rows import when
 from gateway.ledger.pending.keys import ANSWERED, KeyStatements
 from gateway.ledger.pending.owed import OutboxFilter
-from gateway.ledger.writing.calls import Claim, Put, SettleKey, SettleOutbox, WriterCall
+from gateway.ledger.writing.calls import Claim, Put, SettleKey, SettleOutbox, SettlePublishes, WriterCall
 from gateway.ledger.writing.dividing import divided, future, place_of
 from gateway.ledger.writing.records import KeyClaim, LogEntry, New, OutboxEntry, StoredAnswer, Unknown
 
@@ -142,8 +142,10 @@ class OutboxRows:
         if batch:
             self._put.run(connection, batch.parameters())
 
-    def settle(self, connection: sa.Connection, lease: ShardLease, calls: Sequence[SettleOutbox], there: int) -> None:
-        """End or postpone what this process holds, and set the calls' results."""
+    def settle(
+        self, connection: sa.Connection, lease: ShardLease, calls: Sequence[SettleOutbox], there: int
+    ) -> list[LogEntry]:
+        """End or postpone what this process holds, and set the calls' results. Returns the events of what it held."""
         mine = {"my_shard": lease.shard, "my_fence": lease.fence}
         done, later = RowBatch(), RowBatch()
         for call in calls:
@@ -161,6 +163,9 @@ class OutboxRows:
             took.update(row[0] for row in self._retry.run(connection, later.parameters(**mine)))
         for call in calls:
             call.result = [each[0] in took for each in (*call.done, *call.retry, *call.kept)]
+        told = [each for call in calls for each in call.done]
+        told += [(message_id, entries) for call in calls for message_id, entries, _ in call.kept]
+        return [entry for message_id, entries in told if message_id in took for entry in entries]
 
     def claim(
         self, connection: sa.Connection, lease: ShardLease, limit: int, brokers: Collection[str], there: int
@@ -325,8 +330,8 @@ class OutboxStore:
     ) -> list[bool]:
         """End what this process claimed: ``done`` goes, its events are written in the same commit; ``retry`` is due
         again this many seconds from now (below 0: in its old place), for any claimant, with a reason; ``kept`` is not
-        due any more until it is revived, its events are written in the same commit. Events are what happened, and are
-        written even where the row is another process's by now.
+        due any more until it is revived, its events are written in the same commit. Where a row is another process's by
+        now, nothing is written of it: that process sends the message again, and its outcome counts.
 
         Returns:
             For each of ``done``, then ``retry``, then ``kept``: whether it was this process's.
@@ -338,6 +343,20 @@ class OutboxStore:
         if not done and not retry and not kept:
             return []
         results: list[bool] = await divided(self._ledger, SettleOutbox(future(), done, retry, kept), self._group_max)
+        return results
+
+    async def settle_publishes(self, done: Sequence[tuple[bytes, Sequence[LogEntry]]]) -> list[bool]:
+        """End publishes without a key that :meth:`Ledger.record` has as accepted, each with its events in the same
+        commit. Of one that another process has taken over nothing is written: it is ``unknown`` there, and stays so.
+
+        Returns:
+            For each: whether it was this process's.
+
+        Raises:
+            LedgerUnavailable: nothing was written, or it cannot be told: settle the same again.
+            EntriesRefused: some cannot be written, by their index; the others are.
+        """
+        results: list[bool] = await divided(self._ledger, SettlePublishes(future(), done), self._group_max)
         return results
 
     async def release(self) -> int:

@@ -389,7 +389,8 @@ class Put(WriterCall):
 
 
 class SettleOutbox(WriterCall):
-    """``outbox.settle``: what was sent, with events; what is to be sent later; what is kept, with events."""
+    """``outbox.settle``: what was sent, with events; what is to be sent later; what is kept, with events. Events of
+    what is another process's by now are not written: its outcome counts."""
 
     __slots__ = ("done", "kept", "retry")
 
@@ -425,6 +426,32 @@ class SettleOutbox(WriterCall):
                 self.kept[max(0, begin - both) : max(0, begin + size - both)],
             )
             for begin in range(0, self.units, size)
+        ]
+
+
+class SettlePublishes(WriterCall):
+    """``outbox.settle_publishes``: what became of publishes without a key, each with its events. Events of what another
+    process has taken over are not written."""
+
+    __slots__ = ("done",)
+
+    def __init__(self, future: Future[Any], done: Sequence[tuple[bytes, Sequence[LogEntry]]]) -> None:
+        super().__init__(future)
+        self.done = done
+
+    @property
+    def rows(self) -> int:
+        return len(self.done)
+
+    @property
+    def units(self) -> int:
+        """Its publishes."""
+        return len(self.done)
+
+    def parts(self, size: int) -> list[SettlePublishes]:
+        """See :class:`WriterCall`."""
+        return [
+            SettlePublishes(self.future, self.done[begin : begin + size]) for begin in range(0, len(self.done), size)
         ]
 
 

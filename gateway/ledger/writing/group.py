@@ -36,6 +36,7 @@ from gateway.ledger.writing.calls import (
     SettleKey,
     SettleOutbox,
     SettleOwed,
+    SettlePublishes,
     SpoolCall,
     Store,
     WriterCall,
@@ -49,7 +50,7 @@ _RULES = {kind: (kind.value, rule.effect) for kind, rule in RULES.items()}
 
 _scope = attrgetter("scope")
 
-KINDS = (Claim, SettleKey, Store, SettleOwed, Hand, Put, SettleOutbox, Keep, SpoolCall)
+KINDS = (Claim, SettleKey, SettlePublishes, Store, SettleOwed, Hand, Put, SettleOutbox, Keep, SpoolCall)
 """The kinds of call beside :class:`Record`."""
 NOTHING = 0
 """In place of a count of commits: there is nothing to commit. Those who ask for deliveries that are not there yet would
@@ -91,8 +92,9 @@ class GroupRows:
         self._watched = watched
         self._headers = headers
 
-    def add(self, entries: Iterable[LogEntry]) -> None:
-        """The rows of one call. An obligation that is opened and settled in the same call does not count."""
+    def add(self, entries: Iterable[LogEntry], *, ended: bool = False) -> None:
+        """The rows of one call. An obligation that is opened and settled in the same call does not count. ``ended``:
+        the obligations of these are gone already."""
         opened: dict[bytes, LogEntry] = {}
         last: dict[str, Any] | None = None
         encoded = b""
@@ -108,7 +110,7 @@ class GroupRows:
                 self._add_message(message_id, entry.at, entry.message)
             if entry.kind in watched:
                 self.consumed.add(message_id)
-            if effect is Effect.NONE:
+            if effect is Effect.NONE or ended:
                 continue
             if effect is Effect.OPENS:
                 opened[message_id] = entry
@@ -205,6 +207,10 @@ class GroupCommit:
 
         named = obligations.c.message_id.in_(select_rows(dialect, (obligations.c.message_id,))[0])
         plain = obligations.c.key_id == sa.literal(b"", sa.LargeBinary)
+        mine = (obligations.c.shard == shard) & (obligations.c.fence == fence)
+        self._end = PreparedStatement(
+            database, sa.delete(obligations).where(named, plain, mine).returning(obligations.c.message_id)
+        )
         self._settle = PreparedStatement(database, sa.delete(obligations).where(named))
         self._settle_plain = PreparedStatement(database, sa.delete(obligations).where(named, plain))
         self._park = PreparedStatement(database, sa.update(obligations).where(named).values(status=PARKED))
@@ -227,18 +233,15 @@ class GroupCommit:
                 by_kind[type(call)].append(call)
             if isinstance(call, Record | Put | SpoolCall):
                 rows.add(call.entries)
-            elif isinstance(call, SettleOutbox):
-                for _, entries in call.done:
-                    rows.add(entries)
-                for _, entries, _ in call.kept:
-                    rows.add(entries)
             if isinstance(call, Record | Store | SpoolCall) and call.inbox:
                 rows.add_inbox(call.inbox)
-        claims, settles, stores, endings, hands, puts, sent, kept, spooled = by_kind.values()
+        claims, settles, publishes, stores, endings, hands, puts, sent, kept, spooled = by_kind.values()
         # What most likely comes of what is owed is taken at once; the rest, either way, when it is known.
         taken = len(rows.events) + sum(len(call.entries) for call in stores)
         taken += sum(len(each.entries) for call in endings for each in call.settlements)
         taken += sum(len(call.entries) for call in settles)
+        taken += sum(len(entries) for call in (*publishes, *sent) for _, entries in call.done)
+        taken += sum(len(entries) for call in sent for _, entries, _ in call.kept)
         first, commits = self._shards.enter(connection, lease, taken)
         for call, offset in records:
             call.result = list(range(first + offset, first + offset + len(call.entries)))
@@ -252,11 +255,13 @@ class GroupCommit:
             for call in settles:
                 if call.error is None:  # else another process sends the messages again, and its outcome counts
                     rows.add(call.entries)
+        if publishes:
+            rows.add(self._end_publishes(connection, lease, publishes), ended=True)
         there = now if self._injected else self._shards.now
         if puts:
             self._outbox.put(connection, puts, now, there)
         if sent:
-            self._outbox.settle(connection, lease, sent, there)
+            rows.add(self._outbox.settle(connection, lease, sent, there))
         if stores or endings:
             entries = self._deliveries.write(connection, stores, endings, now, there)
             for call in stores:
@@ -280,6 +285,22 @@ class GroupCommit:
         if rows.consumed:
             self._bodies.let_go(connection, rows.consumed, now)
         return GroupResult(commits, deferred)
+
+    def _end_publishes(
+        self, connection: sa.Connection, lease: ShardLease, calls: Sequence[SettlePublishes]
+    ) -> list[LogEntry]:
+        """End obligations of this process, and set the calls' results. Returns the events of those that it had."""
+        batch = RowBatch()
+        for call in calls:
+            for message_id, _ in call.done:
+                batch.add((), message_id)
+        mine = {"my_shard": lease.shard, "my_fence": lease.fence}
+        ended = {row[0] for row in self._end.run(connection, batch.parameters(**mine))}
+        for call in calls:
+            call.result = [message_id in ended for message_id, _ in call.done]
+        return [
+            entry for call in calls for message_id, entries in call.done if message_id in ended for entry in entries
+        ]
 
     def append(self, connection: sa.Connection, lease: ShardLease, entries: Iterable[LogEntry]) -> None:
         """Write entries inside a transaction that has not entered its shard yet.
