@@ -107,6 +107,11 @@ class Database:
         """Other processes may write too."""
         return self.dialect != "sqlite"
 
+    @property
+    def is_postgresql(self) -> bool:
+        """Statements may use what only PostgreSQL has."""
+        return self.dialect == "postgresql"
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Own the file while the context lasts (PostgreSQL: nothing to own)."""
@@ -168,7 +173,7 @@ class Database:
         PostgreSQL gets a hint. Tables of pending entries fill and empty faster than it counts them: it would read all
         of a table that it takes for empty, or sort 100,000 rows to hand out the first ten."""
         engine = self._engine("BEGIN IMMEDIATE", WRITER_CACHE, poolclass=NullPool)
-        if keyed and self.shared:
+        if keyed and self.is_postgresql:
             sa.event.listen(engine, "connect", _tune_keyed)
         return engine
 

@@ -81,7 +81,7 @@ def migrate(database: Database, revision: str = "head") -> None:
     engine = database.writer()
     try:
         with engine.connect() as connection:
-            if database.shared:
+            if database.is_postgresql:
                 # Waits for another migration as long as that takes; the tables themselves are not waited for.
                 connection.execute(sa.text("SET statement_timeout = 0"))
                 connection.execute(sa.text("SET lock_timeout = 0"))
@@ -99,7 +99,7 @@ def migrate(database: Database, revision: str = "head") -> None:
             if current(connection) >= HEAD:
                 ensure_partitions(connection, clock.now())
                 connection.commit()
-            if not database.shared:
+            if not database.is_postgresql:
                 _give_pages_back(connection)
     except exc.DBAPIError as error:
         raise unavailable(error) from error

@@ -168,7 +168,7 @@ class LedgerKeeper:
         run = now - self._settings.statistics_days * DAY_MS * 1000
         await self._forget(lambda connection: pipeline_runs.forget(connection, run), pipeline_runs.CHUNK)
         found = DropOutcome.GONE
-        if self._database.shared:
+        if self._database.is_postgresql:
             for day in await self._ledger.read(retention.days):
                 if day < begin and found is not DropOutcome.BUSY:
                     found = await self._drop(day, read)
@@ -210,12 +210,12 @@ class LedgerKeeper:
                 gone += number
             except LedgerUnavailable:
                 busy += 1
-                if not self._database.shared or busy > TRIES:
+                if not self._database.is_postgresql or busy > TRIES:
                     raise
                 await clock.sleep(TRY_PAUSE)
         if gone:
             log("ledger.swept", messages=gone)
-        if not self._database.shared:
+        if not self._database.is_postgresql:
             left, before_this = 0, -1
             while left != before_this:
                 before_this, left = left, await self._ledger.task(lambda connection, _: retention.give_back(connection))
@@ -237,7 +237,7 @@ class LedgerKeeper:
     async def _trim(self) -> None:
         now = self._clock()
         await self._raise(lambda connection: self._log.raise_messages(connection, now))
-        if self._database.shared:
+        if self._database.is_postgresql:
             today = now // (DAY_MS * 1000)
             for day in await self._ledger.read(log_retention.days):
                 if day < today:
@@ -259,7 +259,7 @@ class LedgerKeeper:
 
     async def _alone(self, work: Callable[[], Any]) -> bool:
         """Do something if no other process does it."""
-        if not self._database.shared:
+        if not self._database.is_postgresql:
             await work()
             return True
         seat = await threads.run(self._take_seat)
@@ -302,7 +302,7 @@ class LedgerKeeper:
             with connection.begin():
                 return work(connection)
 
-        if self._database.shared:
+        if self._database.is_postgresql:
             return await self._aside(transaction)
         found: R = await self._ledger.task(lambda connection, _: work(connection))
         return found

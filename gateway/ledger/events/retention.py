@@ -167,11 +167,11 @@ class Sweep:
 
     def __init__(self, database: Database) -> None:
         tables = [
-            sa.table(table.name + "_default" * database.shared, *(sa.column(c.name, c.type) for c in table.c))
+            sa.table(table.name + "_default" * database.is_postgresql, *(sa.column(c.name, c.type) for c in table.c))
             for table in HISTORY
         ]
         self._messages, self._events = tables
-        self._lock = f"LOCK TABLE {tables[0].name} IN SHARE ROW EXCLUSIVE MODE" if database.shared else ""
+        self._lock = f"LOCK TABLE {tables[0].name} IN SHARE ROW EXCLUSIVE MODE" if database.is_postgresql else ""
 
     def step(
         self, connection: sa.Connection, after: bytes, before: bytes, recent: int, read: Mapping[str, int]

@@ -104,7 +104,7 @@ class Statistics:
         # Integers divide to integers in both databases, but SQLAlchemy would have it otherwise.
         hour = sa.literal_column(f"(events.at / {HOUR_US})", sa.BigInteger).label("hour")
         self._sums = _SUMS.add_columns(hour).group_by(hour, events.c.kind, events.c.broker, events.c.detail)
-        self._postgresql = database.shared
+        self._postgresql = database.is_postgresql
 
         this, begin, end = (sa.bindparam(name, type_=sa.BigInteger) for name in ("this", "begin", "end"))
         self._move = PreparedStatement(

@@ -62,7 +62,6 @@ class Logs:
         self._group_max = group_max
         self._clock = clock
         self._dialect = database.dialect
-        self._shared = database.shared
         self.cursors = Cursors(database, there)
         """The statements on cursors."""
         self.arrow = ArrowPool(database)

@@ -44,7 +44,7 @@ class Cursors:
     def __init__(self, database: Database, clock: Callable[[], int] | None = None) -> None:
         self._there = sa.select(database.clock)
         self._clock = clock
-        self._shared = database.shared
+        self._postgresql = database.is_postgresql
         self._insert = INSERT[database.dialect](log_cursors).on_conflict_do_nothing(index_elements=[log_cursors.c.name])
 
     def claim(
@@ -137,7 +137,7 @@ class Cursors:
 
     def seclude(self, connection: sa.Connection) -> None:
         """No cursor is made, and no floor raised, by anybody else until the transaction ends."""
-        if self._shared:
+        if self._postgresql:
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(ADVISORY_LOCK)))
 
     def _make(self, connection: sa.Connection, name: str, log: Log, start: str | Mapping[str, int], now: int) -> None:

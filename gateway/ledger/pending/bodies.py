@@ -51,7 +51,7 @@ class Bodies:
     def __init__(self, database: Database, retention: RetentionSettings = DEFAULTS) -> None:
         self.retention = retention
         """Which bodies are kept; may be replaced at any time, from any thread."""
-        self._shared = database.shared
+        self._postgresql = database.is_postgresql
         self._prepare(database)
 
     @once
@@ -168,7 +168,7 @@ class Bodies:
     ) -> None:
         """Add payloads, and release those that so many deliveries do not need any more. Those that nobody needs go;
         ``now`` in microseconds, by the ledger's clock."""
-        if released and self._shared:
+        if released and self._postgresql:
             # Those to be released are locked on the way, so that every process locks in the same order, and two that
             # share messages never wait for each other in a circle.
             added = dict.fromkeys(released, _ONLY_LOCKED) | dict(added)

@@ -28,7 +28,7 @@ class DeliveryReads:
 
     def __init__(self, database: Database, clock: Callable[[], int] | None = None) -> None:
         self._clock = clock
-        self._shared = database.shared
+        self._postgresql = database.is_postgresql
         now: sa.ColumnElement[int] = sa.select(
             database.clock if clock is None else sa.bindparam("now", type_=sa.BigInteger)
         ).scalar_subquery()
@@ -69,7 +69,7 @@ class DeliveryReads:
         payload: bool,
     ) -> list[BacklogEntry]:
         """Those that are not dead, in line."""
-        if self._shared:  # see ``Database.writer``
+        if self._postgresql:  # see ``Database.writer``
             for plan in ("bitmapscan", "seqscan"):
                 connection.execute(sa.text(f"SET LOCAL enable_{plan} = off"))
         query = self._select(payload).where(_MINE, OPEN).order_by(deliveries.c.due_at, deliveries.c.id).limit(limit)
@@ -124,7 +124,7 @@ class DeliveryReads:
         self, connection: sa.Connection, most: int, code: str | None, subscriptions: tuple[str, ...] | None
     ) -> tuple[list[DeadGroup], bool]:
         """See :func:`dead_groups`."""
-        if self._shared:
+        if self._postgresql:
             for plan in ("bitmapscan", "seqscan", "sort"):
                 connection.execute(sa.text(f"SET LOCAL enable_{plan} = off"))
         return dead_groups(connection, most, code, subscriptions)
