@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
@@ -22,7 +22,7 @@ from gateway.ledger.db.checksums import DAMAGED, checksum, is_sound
 from gateway.ledger.db.encoding import document, octets, parse, text
 from gateway.ledger.db.engine import Database
 from gateway.ledger.db.models import keys, obligations
-from gateway.ledger.db.prepared import once
+from gateway.ledger.db.prepared import PreparedStatement, once
 from gateway.ledger.db.shards import INSERT, ShardLease, alive
 from gateway.ledger.writing.calls import Claim, SettleKey, WriterCall
 from gateway.ledger.writing.records import (
@@ -57,6 +57,41 @@ _NOW, _EXPIRES = sa.bindparam("now", type_=sa.BigInteger), sa.bindparam("expires
 _NOTHING = sa.literal(b"", sa.LargeBinary)
 
 
+class KeyRow(NamedTuple):
+    """A key, as a claim finds it."""
+
+    id: bytes
+    client: bytes
+    key: bytes
+    fingerprint: bytes
+    message_ids: bytes
+    status: str
+    shard: int
+    fence: int
+    answer_status: int
+    answer_headers: bytes
+    answer_body: bytes
+    checksum: int
+    expires_at: int
+    alive: bool
+    """Its process lives."""
+
+
+class ObligationRow(NamedTuple):
+    """An obligation of a key that is taken over."""
+
+    message_id: bytes
+    key_id: bytes
+    item: int
+    broker: str
+    exchange: bytes
+    routing_key: bytes
+    payload: bytes
+    at: int
+    attempt: int
+    checksum: int
+
+
 class KeyStatements:
     """The statements on ``idempotency_keys`` and ``obligations``."""
 
@@ -81,24 +116,28 @@ class KeyStatements:
             answer_body=_NOTHING,
             expires_at=_EXPIRES,
         )
-        self._claim = (
+        self._claim = PreparedStatement(
+            database,
             insert(keys)
             .from_select(list(rows.selected_columns.keys()), rows)
             .on_conflict_do_nothing(index_elements=[keys.c.id])
-            .returning(keys.c.id)
+            .returning(keys.c.id),
         )
         named, _ = select_rows(dialect, (keys.c.id,))
-        self._find = (
-            sa.select(keys, alive(keys.c.shard, keys.c.fence).label("alive"))
+        found = [keys.c[name] for name in KeyRow._fields[:-1]]
+        self._find = PreparedStatement(
+            database,
+            sa.select(*found, alive(keys.c.shard, keys.c.fence).label("alive"))
             .where(keys.c.id.in_(named))
             .order_by(keys.c.id)
-            .with_for_update(of=keys)
+            .with_for_update(of=keys),
         )
         held = (keys.c.shard == _SHARD) & (keys.c.fence == _FENCE) & (keys.c.status == RUNNING)
         answered = (keys.c.id, keys.c.answer_status, keys.c.answer_headers, keys.c.answer_body, keys.c.checksum)
         answers, _ = select_rows(dialect, answered)
         answer = answers.subquery("answer")
-        self._done = (
+        self._done = PreparedStatement(
+            database,
             sa.update(keys)
             .where(keys.c.id == answer.c.id, held)
             .values(
@@ -109,49 +148,56 @@ class KeyStatements:
                 checksum=answer.c.checksum,
                 expires_at=_EXPIRES,
             )
-            .returning(keys.c.id)
+            .returning(keys.c.id),
         )
-        self._free = sa.delete(keys).where(keys.c.id.in_(named), held).returning(keys.c.id)
-        self._unknown = (
+        self._free = PreparedStatement(database, sa.delete(keys).where(keys.c.id.in_(named), held).returning(keys.c.id))
+        self._unknown = PreparedStatement(
+            database,
             sa.update(keys)
             .where(keys.c.id.in_(named), held)
             .values(status=UNKNOWN, expires_at=_EXPIRES)
-            .returning(keys.c.id)
+            .returning(keys.c.id),
         )
         owed_by, _ = select_rows(dialect, (obligations.c.key_id,))
-        self._drop = sa.delete(obligations).where(obligations.c.key_id.in_(owed_by))
-        self._park = sa.update(obligations).where(obligations.c.key_id.in_(owed_by)).values(status=PARKED)
+        of_keys = obligations.c.key_id.in_(owed_by)
+        self._drop = PreparedStatement(database, sa.delete(obligations).where(of_keys))
+        self._park = PreparedStatement(database, sa.update(obligations).where(of_keys).values(status=PARKED))
 
-        self._take_keys = (
+        self._take_keys = PreparedStatement(
+            database,
             sa.update(keys)
             .where(keys.c.id.in_(named))
-            .values(status=RUNNING, shard=_SHARD, fence=_FENCE, expires_at=_EXPIRES)
+            .values(status=RUNNING, shard=_SHARD, fence=_FENCE, expires_at=_EXPIRES),
         )
-        self._take_obligations = (
+        self._take_obligations = PreparedStatement(
+            database,
             sa.update(obligations)
-            .where(obligations.c.key_id.in_(owed_by))
+            .where(of_keys)
             .values(status=PENDING, shard=_SHARD, fence=_FENCE, attempt=obligations.c.attempt + 1)
-            .returning(*obligations.c)
+            .returning(*(obligations.c[name] for name in ObligationRow._fields)),
         )
-        self._forget = sa.delete(keys).where(keys.c.id.in_(named))
+        self._forget = PreparedStatement(database, sa.delete(keys).where(keys.c.id.in_(named)))
 
         orphaned = (obligations.c.status == PENDING) & ~alive(obligations.c.shard, obligations.c.fence)
-        self._plain_in_doubt = (
+        most = sa.bindparam("most", type_=sa.Integer)
+        self._plain_in_doubt = PreparedStatement(
+            database,
             sa.select(obligations.c.message_id, obligations.c.broker, obligations.c.at)
             .where(orphaned, obligations.c.key_id == _NOTHING)
             .order_by(obligations.c.message_id)
-            .limit(sa.bindparam("most"))
-            .with_for_update(skip_locked=True)
+            .limit(most)
+            .with_for_update(skip_locked=True),
         )
-        self._keys_in_doubt = (
+        self._keys_in_doubt = PreparedStatement(
+            database,
             sa.select(keys.c.id, keys.c.client, keys.c.key, sa.func.length(keys.c.message_ids).label("octets"))
             .where(
                 keys.c.status == RUNNING,
                 keys.c.id.in_(sa.select(obligations.c.key_id).where(orphaned, obligations.c.key_id != _NOTHING)),
             )
             .order_by(keys.c.id)
-            .limit(sa.bindparam("most"))
-            .with_for_update(skip_locked=True, of=keys)
+            .limit(most)
+            .with_for_update(skip_locked=True, of=keys),
         )
         expired = (
             sa.select(keys.c.id)
@@ -161,10 +207,12 @@ class KeyStatements:
                 | (~alive(keys.c.shard, keys.c.fence) & ~sa.exists().where(obligations.c.key_id == keys.c.id)),
             )
             .order_by(keys.c.expires_at)
-            .limit(sa.bindparam("most"))
+            .limit(most)
             .with_for_update(skip_locked=True, of=keys)
         )
-        self._forget_expired = sa.delete(keys).where(keys.c.id.in_(expired)).returning(keys.c.id, keys.c.client)
+        self._forget_expired = PreparedStatement(
+            database, sa.delete(keys).where(keys.c.id.in_(expired)).returning(keys.c.id, keys.c.client)
+        )
 
     # ------------------------------------------------------------------------------------------ claim, settle
 
@@ -187,16 +235,17 @@ class KeyStatements:
             batch.add((), key_id, octets(claim.client), octets(claim.key), claim.fingerprint, ids)
         times = {"now": now, "expires": now + self.retention}
         mine = {"my_shard": lease.shard, "my_fence": lease.fence}
-        made = connection.execute(self._claim, batch.parameters(expires=times["expires"], **mine)).scalars().all()
+        made = self._claim.run(connection, batch.parameters(expires=times["expires"], **mine))
         new = []
-        for key_id in made:
+        for (key_id,) in made:
             claim = first.pop(key_id)
             claim.result = New()
             new.append(claim)
         if first:
             expired: list[bytes] = []
-            unknown: list[tuple[Claim, Any]] = []
-            for row in connection.execute(self._find, _ids(sorted(first)).parameters()).all():
+            unknown: list[tuple[Claim, KeyRow]] = []
+            for found_row in self._find.run(connection, _ids(sorted(first)).parameters()):
+                row = KeyRow(*found_row)
                 claim = first.pop(row.id)
                 if row.expires_at < now and not (row.status == RUNNING and row.alive):
                     expired.append(row.id)
@@ -208,26 +257,25 @@ class KeyStatements:
                 else:
                     unknown.append((claim, row))
             if expired:
-                connection.execute(self._drop, _ids(expired).parameters())
-                connection.execute(self._forget, _ids(expired).parameters())
-            taken = self._take(connection, [row for _, row in unknown], mine | {"expires": times["expires"]})
+                self._drop.run(connection, _ids(expired).parameters())
+                self._forget.run(connection, _ids(expired).parameters())
+            names = {row.id: (text(row.client), text(row.key)) for _, row in unknown}
+            taken = self._take(connection, names, mine | {"expires": times["expires"]})
             for claim, row in unknown:
                 claim.result = Unknown(_message_ids(row), tuple(taken[row.id]))
             deferred += first.values()  # gone between the two statements
         return new, deferred
 
     def _take(
-        self, connection: sa.Connection, rows: Sequence[Any], hold: dict[str, int]
+        self, connection: sa.Connection, names: Mapping[bytes, tuple[str, str]], hold: Mapping[str, int]
     ) -> dict[bytes, list[OutboxEntry]]:
-        """Make keys and their obligations this process's. ``rows`` have the id, client and key of each; returns its
+        """Make keys and their obligations this process's. ``names`` has client and key of each, by its id; returns its
         intents by its id."""
-        taken: dict[bytes, list[OutboxEntry]] = {row.id: [] for row in rows}
-        if not rows:
+        taken: dict[bytes, list[OutboxEntry]] = {id: [] for id in names}
+        if not names:
             return taken
-        names = {row.id: (text(row.client), text(row.key)) for row in rows}
-        connection.execute(self._take_keys, _ids(taken).parameters(**hold))
-        del (hold := dict(hold))["expires"]
-        owed = connection.execute(self._take_obligations, _ids(taken).parameters(**hold)).all()
+        self._take_keys.run(connection, _ids(taken).parameters(**hold))
+        owed = [ObligationRow(*row) for row in self._take_obligations.run(connection, _ids(taken).parameters(**hold))]
         for row in sorted(owed, key=lambda row: row.item):
             client, key = names[row.key_id]
             sent = (row.message_id, row.key_id, row.exchange, row.routing_key, row.payload)
@@ -262,15 +310,15 @@ class KeyStatements:
         ended: set[bytes] = set()
         parked: list[bytes] = []
         if endings[ANSWERED]:
-            ended.update(connection.execute(self._done, endings[ANSWERED].parameters(**mine, **later)).scalars())
+            ended.update(id for (id,) in self._done.run(connection, endings[ANSWERED].parameters(**mine, **later)))
         if endings[FREE]:
-            ended.update(connection.execute(self._free, endings[FREE].parameters(**mine)).scalars())
+            ended.update(id for (id,) in self._free.run(connection, endings[FREE].parameters(**mine)))
         if endings[UNKNOWN]:
-            parked += connection.execute(self._unknown, endings[UNKNOWN].parameters(**mine, **later)).scalars()
+            parked += [id for (id,) in self._unknown.run(connection, endings[UNKNOWN].parameters(**mine, **later))]
         if ended:
-            connection.execute(self._drop, _ids(ended).parameters())
+            self._drop.run(connection, _ids(ended).parameters())
         if parked:
-            connection.execute(self._park, _ids(parked).parameters())
+            self._park.run(connection, _ids(parked).parameters())
         ended.update(parked)
         for call in settles:
             call.error = None if call.key_id in ended else KeyLost(LOST)
@@ -280,33 +328,33 @@ class KeyStatements:
     def plain_in_doubt(self, connection: sa.Connection, limit: int, now: int) -> list[LogEntry]:
         """Accepted messages whose process died, promised to nobody: the ``unknown`` that ends each, never before its
         ``accepted``, in spite of differing clocks."""
-        found = connection.execute(self._plain_in_doubt, {"most": limit})
         return [
-            LogEntry(row.message_id, EventKind.UNKNOWN, max(now, row.at + 1), row.broker, "", IN_DOUBT) for row in found
+            LogEntry(message_id, EventKind.UNKNOWN, max(now, at + 1), broker, "", IN_DOUBT)
+            for message_id, broker, at in self._plain_in_doubt.run(connection, {"most": limit})
         ]
 
     def take_in_doubt(self, connection: sa.Connection, lease: ShardLease, limit: int, now: int) -> list[OutboxEntry]:
         """Take over keys whose process died, until there are about ``limit`` intents or no more keys. The intents of
         one key stay together."""
         hold = {"my_shard": lease.shard, "my_fence": lease.fence, "expires": now + self.retention}
-        found = []
+        names: dict[bytes, tuple[str, str]] = {}
         promised = 0
-        for row in connection.execute(self._keys_in_doubt, {"most": limit}).all():
-            found.append(row)
-            promised += row.octets // ID
+        for id, client, key, length in self._keys_in_doubt.run(connection, {"most": limit}):
+            names[id] = text(client), text(key)
+            promised += length // ID
             if promised >= limit:
                 break
-        return [intent for intents in self._take(connection, found, hold).values() for intent in intents]
+        return [intent for intents in self._take(connection, names, hold).values() for intent in intents]
 
     def forget_expired(self, connection: sa.Connection, now: int) -> Mapping[str, int]:
         """Forget keys that are older than the retention; at most :data:`CHUNK`. Returns how many of each client."""
-        gone = connection.execute(self._forget_expired, {"now": now, "most": CHUNK}).all()
+        gone = self._forget_expired.run(connection, {"now": now, "most": CHUNK})
         if gone:
-            connection.execute(self._drop, _ids([row.id for row in gone]).parameters())
-        return Counter(text(row.client) for row in gone)
+            self._drop.run(connection, _ids([id for id, _ in gone]).parameters())
+        return Counter(text(client) for _, client in gone)
 
 
-def _settled(lease: ShardLease, claim: Claim, row: Any) -> KeyClaim | None:
+def _settled(lease: ShardLease, claim: Claim, row: KeyRow) -> KeyClaim | None:
     """What is to be said of a key that is there; None: it has no outcome, and nobody works on it."""
     if row.fingerprint != claim.fingerprint and row.fingerprint not in claim.older():
         return Mismatch()
@@ -317,13 +365,13 @@ def _settled(lease: ShardLease, claim: Claim, row: Any) -> KeyClaim | None:
     return None
 
 
-def _is_sound(row: Any) -> bool:
+def _is_sound(row: KeyRow) -> bool:
     """Whether the answer of a key is what was written."""
     answer = (row.id, b"%d" % row.answer_status, row.answer_headers, row.answer_body)
     return row.status != ANSWERED or is_sound(row.checksum, *answer)
 
 
-def _message_ids(row: Any) -> tuple[bytes, ...]:
+def _message_ids(row: KeyRow) -> tuple[bytes, ...]:
     return tuple(row.message_ids[begin : begin + ID] for begin in range(0, len(row.message_ids), ID))
 
 
