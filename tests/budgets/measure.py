@@ -17,8 +17,9 @@ from time import monotonic, perf_counter
 
 import uvloop
 
-from tests.budgets.lab import CLIENTS, Lab, gateway, opened, until
-from tests.budgets.rows import ROWS, Row
+from tests.budgets.lab import ADMINS, CLIENTS, Lab, gateway, opened, until
+from tests.budgets.row import Row
+from tests.budgets.rows import ROWS
 
 RATIO = 2.0
 """How much longer p99 of others may be when a client is at its bound; of the median."""
@@ -44,7 +45,7 @@ async def measure(lab: Lab, row: Row, run: int, seconds: float) -> Run:
     await until(lambda: _is_at_rest(lab))
     standing = await lab.budget(row.resource)
     bound = row.bound(standing["share"], standing["total"], standing["reserve"])
-    bound -= sum(each["held"] for each in standing["largest"] if each["client"] == client)
+    bound -= sum(each["held"] for each in standing["largest"] if each["client"] == row.label(client))
     at_bound_first = run % 2 == 1 and row.alternates
     async with row.hold(lab, client, bound - row.one):
         if not at_bound_first:
@@ -61,7 +62,7 @@ async def measure(lab: Lab, row: Row, run: int, seconds: float) -> Run:
 async def _is_at_rest(lab: Lab) -> bool:
     """Whether nothing goes on but this request."""
     held = [(await lab.budget(resource))["held"] for resource in ("requests", "connections", "ops_connections")]
-    return held[0] <= 1 and held[1] <= len(CLIENTS) and not held[2]
+    return held[0] <= 1 and held[1] <= len({*CLIENTS, *ADMINS}) and not held[2]
 
 
 async def _times(lab: Lab, row: Row, client: str, seconds: float, *, at_bound: bool) -> tuple[float, int]:
