@@ -79,9 +79,10 @@ class FrontSettings(Settings, frozen=True):
     """Largest message body, in bytes."""
     record: Literal["none", "publish"] = "none"
     """Which messages get a timeline in the ledger. ``publish``: what clients publish, outside of transactions."""
-    store: Literal["never", "when-down"] = "never"
-    """Where publishes go while the broker is away. ``never``: publishers wait. ``when-down``: to the ledger, which
-    confirms them and sends them when the broker is back. Needs ``login = "gateway"``."""
+    store: Literal["never", "when-down", "always"] = "never"
+    """Which publishes go to the ledger, which confirms them and sends them to the broker. ``never``: none; publishers
+    wait while the broker is away. ``when-down``: those that come while it is away. ``always``: all. Needs
+    ``login = "gateway"``."""
     store_bytes: Annotated[int, Meta(ge=1 << 16)] = 1 << 30
     """Most bytes of messages in the ledger that wait for the broker."""
     store_seconds: Seconds = 86_400.0

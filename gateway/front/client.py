@@ -92,13 +92,20 @@ class UpstreamLink(Protocol):
 
 
 class PublishLane(Protocol):
-    """Where publishes of a client go while the broker is away."""
+    """Where publishes of a client go that are not for the broker itself."""
 
-    def is_drained_for(self, client: FrontClient) -> bool:
-        """Whether the broker has all that was stored before the client's next publish."""
+    @property
+    def is_always(self) -> bool:
+        """Publishes are stored while the broker is there, too."""
+
+    def may_pass(self, client: FrontClient) -> bool:
+        """Whether the client's next publish may go to the broker itself."""
+
+    def takes(self, channel: FrontChannel, request: Publish) -> bool:
+        """Whether a publish is stored although the broker is there."""
 
     def may_store(self, channel: FrontChannel, request: Publish) -> bool:
-        """Whether a publish may be stored now, while the broker is away."""
+        """Whether a publish may be stored now."""
 
     def may_keep(self, channel: FrontChannel, request: Publish) -> bool:
         """Whether a publish is one that can be stored at all."""
@@ -413,7 +420,7 @@ class FrontClient:
         self.open = True
         self.lane = self.host.lane_for(self)
         if self.link.blocked is not None:
-            self.tell(operations.Blocked(0, self.link.blocked))
+            self.upstream_blocked(self.link.blocked)
 
     def _closed(self, closed: Closed) -> None:
         """The session is over. A close that the client has asked for is answered when all is done that was asked."""
@@ -550,6 +557,11 @@ class FrontClient:
                 del self.link.owners[name]
 
     # --------------------------------------------------------------------------------- told by the upstream
+
+    def upstream_blocked(self, reason: str | None) -> None:
+        """The upstream takes no publishes; None: it takes them again. Who need not wait for it is not told."""
+        if self.lane is None or not self.lane.is_always:
+            self.tell(operations.Unblocked(0) if reason is None else operations.Blocked(0, reason))
 
     def upstream_lost(self, hard: bool) -> None:
         """The upstream connection is gone."""

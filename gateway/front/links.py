@@ -13,14 +13,12 @@ from dataclasses import replace
 from typing import Any, Final
 
 from gateway.amqp.operations import (
-    Blocked,
     ChannelClosed,
     CloseReason,
     DeleteQueue,
     OpenChannel,
     Operation,
     Request,
-    Unblocked,
 )
 from gateway.broker.refusals import reply_text
 from gateway.errors import (
@@ -344,7 +342,7 @@ class SharedLink:
         """The upstream takes no publishes, or takes them again."""
         reason = self.blocked
         for client in list(self.clients):
-            client.tell(Unblocked(0) if reason is None else Blocked(0, reason))
+            client.upstream_blocked(reason)
         if reason is None:
             self._rouse()
 

@@ -1,8 +1,9 @@
-"""Publishes that go to the ledger while the broker is away (``store = "when-down"``).
+"""Publishes that go to the ledger while the broker is away (``store = "when-down"``), or at any time (``"always"``).
 
 They become entries of the ledger's outbox, which sends them when the broker is back. Each user of a front has a lane
 for each broker. Publishes of a lane reach the broker in their order: while the ledger holds some of them, newer ones
-go there too if the broker is away, and wait if it is not.
+go there too if the broker is away, and wait if it is not. With ``"always"`` that is the order of what is stored; what
+the ledger cannot keep goes straight to the broker, and waits for nothing.
 """
 
 from __future__ import annotations
@@ -147,14 +148,26 @@ class StoreLane:
         self.clients.pop(client, None)
         self._newcomers.discard(client)
 
-    def is_drained_for(self, client: FrontClient) -> bool:
-        """Whether the broker has all that was stored before the client's next publish."""
-        return self.is_drained and client not in self._newcomers
+    @property
+    def is_always(self) -> bool:
+        """Publishes are stored while the broker is there, too."""
+        return self._store.settings.store == "always"
+
+    def may_pass(self, client: FrontClient) -> bool:
+        """Whether the client's next publish may go to the broker itself: the broker has all that was stored before, or
+        all that can be stored is."""
+        return self.is_always or (self.is_drained and client not in self._newcomers)
+
+    def takes(self, channel: FrontChannel, request: Publish) -> bool:
+        """Whether a publish is stored although the broker is there."""
+        return self.is_always and not channel.is_transacted and self.may_keep(channel, request)
 
     def may_store(self, channel: FrontChannel, request: Publish) -> bool:
-        """Whether a publish may be stored now, while the broker is away."""
+        """Whether a publish may be stored now."""
         settings = self._store.settings
-        if channel.is_transacted or channel.up is not None or channel.sent or not self.may_keep(channel, request):
+        if channel.is_transacted or channel.sent or not self.may_keep(channel, request):
+            return False
+        if channel.up is not None and not self.is_always:
             return False
         if self._store.pending_bytes >= settings.memory:
             return False
@@ -163,7 +176,7 @@ class StoreLane:
     def may_keep(self, channel: FrontChannel, request: Publish) -> bool:
         """Whether a publish is one that the ledger can keep. One to a queue that is declared again when the broker is
         back is not: it might come before the queue."""
-        if self._store.settings.store != "when-down" or request.immediate:
+        if self._store.settings.store == "never" or request.immediate:
             return False
         client, key = channel.client, request.routing_key
         return bool(request.exchange) or not (key in client.topology.queues or key in client.link.owners)

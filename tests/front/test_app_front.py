@@ -185,7 +185,7 @@ async def test_what_clients_publish_has_a_timeline(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ('store = "always"', "fronts.legacy.store"),
+        ('store = "sometimes"', "fronts.legacy.store"),
         ('login = "kerberos"', "fronts.legacy.login"),
         ('rules = { transient_queue = "maybe" }', "fronts.legacy.rules"),
         ("port = 70000", "fronts.legacy.port"),

@@ -85,7 +85,8 @@ class FrontView(Output, omit_defaults=False):
     logins_refused: int
     """Logins that were refused."""
     store: str
-    """Where publishes go while the broker is away: nowhere (`never`), or to the ledger (`when-down`)."""
+    """Which publishes go to the ledger: none (`never`), those that come while the broker is away (`when-down`), or all
+    (`always`)."""
     stored_bytes: int
     """Of publishes that wait in the ledger for a broker, now."""
     unconfirmed_bytes: int

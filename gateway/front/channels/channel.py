@@ -129,10 +129,12 @@ class FrontChannel:
         link, lane = self.client.link, self.client.lane
         if not link.is_up:
             return lane is not None and self._may_store(operation, lane)
+        if lane is not None and isinstance(operation, operations.Publish) and lane.takes(self, operation):
+            return self.client.may_publish(self) and lane.may_store(self, operation)
         if not link.writable:
             return False
         if kind is operations.Publish:
-            if lane is not None and not lane.is_drained_for(self.client):
+            if lane is not None and not lane.may_pass(self.client):
                 return False  # what is stored goes first
             return self.takes_publishes and link.blocked is None and self.client.may_publish(self)
         if kind is operations.Cancel:

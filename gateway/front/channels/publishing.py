@@ -24,7 +24,8 @@ def publish(channel: FrontChannel, request: Any) -> None:
     client = channel.client
     channel.check(request)
     message = request.message
-    if client.lane is not None and not client.link.is_up:
+    lane = client.lane
+    if lane is not None and (not client.link.is_up or lane.takes(channel, request)):
         store(channel, request)
         return
     if request.exchange not in channel.known_exchanges and request.exchange:
@@ -58,7 +59,7 @@ def _stamped(channel: FrontChannel, message: Message) -> Message:
 
 
 def store(channel: FrontChannel, request: Any) -> None:
-    """Have the ledger keep a publish: the broker is away."""
+    """Have the ledger keep a publish."""
     client, lane = channel.client, channel.client.lane
     assert lane is not None, "the channel has asked it"
     request.message = message = _stamped(channel, checked(request.message, client.user, client.is_classic))
