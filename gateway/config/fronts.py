@@ -77,8 +77,9 @@ class FrontSettings(Settings, frozen=True):
     at more."""
     message_max: Annotated[int, Meta(ge=1_024, le=1 << 30)] = 16 << 20
     """Largest message body, in bytes."""
-    record: Literal["none", "publish"] = "none"
-    """Which messages get a timeline in the ledger. ``publish``: what clients publish, outside of transactions."""
+    record: Literal["none", "publish", "all"] = "none"
+    """Which messages get a timeline in the ledger. ``publish``: what clients publish, outside of transactions. ``all``:
+    that, and what is delivered to them."""
     store: Literal["never", "when-down", "always"] = "never"
     """Which publishes go to the ledger, which confirms them and sends them to the broker. ``never``: none; publishers
     wait while the broker is away. ``when-down``: those that come while it is away. ``always``: all. Needs

@@ -133,12 +133,33 @@ class PublishRecords(Protocol):
         """This became of it: ``confirmed``, ``unroutable``, ``refused`` or ``unknown``."""
 
 
+class DeliveryRecords(Protocol):
+    """Timelines of what is delivered to clients."""
+
+    def delivered(self, client: FrontClient, operation: operations.Deliver | operations.Got, queue: str) -> bytes:
+        """A message was written for the client. Returns its id."""
+
+    def settled(self, client: FrontClient, ids: Iterable[bytes], settlement: operations.Settlement) -> None:
+        """The client has settled these, and the front tells the broker. An empty id: it has no timeline."""
+
+    def lost(self, client: FrontClient, ids: Iterable[bytes]) -> None:
+        """The client's channel is over, or the broker's: these are in their queues again."""
+
+
+class FrontTimelines(PublishRecords, DeliveryRecords, Protocol):
+    """Both."""
+
+
 class ClientHost(Protocol):
     """What a client asks its front."""
 
     @property
     def records(self) -> PublishRecords | None:
         """Timelines of what clients publish; None: there are none."""
+
+    @property
+    def delivery_records(self) -> DeliveryRecords | None:
+        """Timelines of what clients get; None: there are none."""
 
     @property
     def broker_limits(self) -> BrokerLimits: ...
@@ -262,6 +283,7 @@ class FrontClient:
         self.counts = host.counts
         self.prefetch_max = host.prefetch_max
         self.transient_expires = host.transient_expires
+        self.delivery_records = host.delivery_records
         self.open = False
         self.is_connected = True
         self.paused = False

@@ -22,7 +22,7 @@ from gateway.broker.turns import Turn
 from gateway.budgets import Budgets
 from gateway.config import BrokerSettings, FrontSettings
 from gateway.errors import ConfigurationError
-from gateway.front.client import FrontClient, PublishLane, PublishRecords
+from gateway.front.client import DeliveryRecords, FrontClient, PublishLane, PublishRecords
 from gateway.front.counts import FrontCounts
 from gateway.front.links import SharedLink
 from gateway.front.pool import LinkPool
@@ -207,6 +207,8 @@ class Front:
         self.memory.resize(settings.memory)
         self.session_configs = self._configs()
         self.pool.use(settings, brokers)
+        for client in self.clients.values():
+            client.delivery_records = self.delivery_records
         if self.shares is not None:
             self.shares.use(settings)
         if self.store is not None:
@@ -388,7 +390,12 @@ class Front:
     @property
     def records(self) -> PublishRecords | None:
         """See :class:`~gateway.front.client.ClientHost`."""
-        return self._records if self.settings.record == "publish" else None
+        return None if self.settings.record == "none" else self._records
+
+    @property
+    def delivery_records(self) -> DeliveryRecords | None:
+        """See :class:`~gateway.front.client.ClientHost`."""
+        return self._records if self.settings.record == "all" else None
 
     def share_of(self, client: FrontClient) -> UserShare | None:
         """See :class:`~gateway.front.client.ClientHost`."""

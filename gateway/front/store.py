@@ -32,7 +32,7 @@ from gateway.runtime.tasks import Tasks
 
 if TYPE_CHECKING:
     from gateway.front.channels.channel import FrontChannel
-    from gateway.front.client import FrontClient, PublishRecords
+    from gateway.front.client import FrontClient, FrontTimelines
 
 BATCH: Final = 500
 """Most publishes in one commit."""
@@ -66,8 +66,8 @@ class PublishLedger(Protocol):
     def held_bytes(self, client: str) -> int:
         """Bytes of messages that are kept of a client."""
 
-    def records(self, front: str) -> PublishRecords | None:
-        """Where timelines of what clients of a front publish go; None: nowhere."""
+    def records(self, front: str) -> FrontTimelines | None:
+        """Where timelines of what clients of a front publish and get go; None: nowhere."""
 
 
 class GatewayLedger:
@@ -96,7 +96,7 @@ class GatewayLedger:
         """See :class:`PublishLedger`."""
         return self._gateway.budgets["scheduled_bytes"].held_by(ShareHolder(client))
 
-    def records(self, front: str) -> PublishRecords | None:
+    def records(self, front: str) -> FrontTimelines | None:
         """See :class:`PublishLedger`."""
         return FrontRecords(front, self._gateway)
 

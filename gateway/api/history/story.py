@@ -106,6 +106,7 @@ ADDS: Final[tuple[tuple[str, str], ...]] = (
     ("endpoint", "endpoint {}"),
     ("bridge", "bridge {}"),
     ("tap", "tap {}"),
+    ("front", "front {}"),
     ("replay", "replay {}"),
     ("client", "by {}"),
     ("reason", "reason: {}"),
@@ -268,6 +269,8 @@ def sentence(message: StoredMessage, event: RecordedEvent) -> str:
     said = SAYS[event.kind].format_map(words)
     if event.kind is EventKind.REJECTED and (place := _copied_to(event)):
         said = f"The consumer rejected it, and a copy was confirmed at the dead-letter destination{place}."
+    elif event.kind is EventKind.REJECTED and "front" in detail:
+        said = "The consumer rejected it. The broker dead-lettered it, or dropped it: that depends on its queue."
     more = [how.format(printable(detail[name])) for name, how in ADDS if detail.get(name) not in (None, "")]
     return f"{said} [{'; '.join(more)}]" if more else said
 
@@ -284,7 +287,11 @@ def now(message: StoredMessage, events: Sequence[RecordedEvent], holding: Holdin
         return " ".join([*map(_owed, holding.deliveries), *map(waiting, holding.waits)])
     if message.state is None:
         return "Nothing is known of what happened to it."
-    said = ENDS[message.state].format_map(_words(message, events))
+    words = _words(message, events)
+    if words["subscription"] == "?":  # advice leaves a command out that would need its name
+        fronts = [printable(event.detail["front"]) for event in events if isinstance(event.detail.get("front"), str)]
+        words["subscription"] = f"the front {fronts[-1]}" if fronts else "?"
+    said = ENDS[message.state].format_map(words)
     last = next(
         (event for event in reversed(events) if event.kind in (EventKind.REJECTED, EventKind.DEAD_LETTERED)), None
     )

@@ -89,8 +89,8 @@ class FrontChannel:
         """The upstream is about to hear of it, behind a rollback."""
         self.transaction: dict[int, int] = {}
         """Publishes of the transaction: upstream serial -> the client's."""
-        self.undecided: list[tuple[int, Outstanding]] = []
-        """What was settled in the transaction."""
+        self.undecided: list[tuple[int, Outstanding, Settlement]] = []
+        """What was settled in the transaction, and how."""
         self.takes_publishes = True
         """The upstream has not asked to stop publishing on this channel."""
         self.stopped = False
@@ -207,6 +207,7 @@ class FrontChannel:
             self.client.held.add(-consumer.held_bytes)
             windows.release(self, consumer)
         self.client.count_unconfirmed(-self.unconfirmed_bytes)
+        settling.record_lost(self)
         self.sent.clear()
         self.consumers.clear()
         self.outstanding.clear()

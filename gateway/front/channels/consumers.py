@@ -124,3 +124,5 @@ class Outstanding(NamedTuple):
     """The upstream's."""
     consumer: FrontConsumer | None
     """None: it answered a Get."""
+    id: bytes = b""
+    """Of its timeline; empty: it has none."""

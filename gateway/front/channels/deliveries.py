@@ -139,13 +139,17 @@ def hand_over(channel: FrontChannel, consumer: FrontConsumer, operation: operati
     client.counts.delivered += 1
     consumer.spend(size)
     channel.newest = number
+    records = client.delivery_records
+    message_id = b"" if records is None else records.delivered(client, operation, consumer.request.queue)
     if consumer.acks:
         channel.settle_own(Settlement.ACCEPT, upstream)
     elif not consumer.no_ack:
         consumer.out += 1
-        channel.outstanding[number] = Outstanding(upstream, consumer)
+        channel.outstanding[number] = Outstanding(upstream, consumer, message_id)
         if consumer.out >= consumer.window.size - consumer.window.undecided:
             windows.delivered(channel, consumer, operation.message)
+    if consumer.no_ack and records is not None:
+        records.settled(client, (message_id,), Settlement.ACCEPT)
 
 
 def too_large(channel: FrontChannel, operation: operations.DeliveryTooLarge) -> None:
@@ -207,7 +211,11 @@ def got(channel: FrontChannel, outcome: operations.Got) -> None:
     client.wrote(len(outcome.message.body))
     client.counts.delivered += 1
     channel.newest = number
+    records = client.delivery_records
+    message_id = b"" if records is None else records.delivered(client, got, request.queue)
     if not request.no_ack:
-        channel.outstanding[number] = Outstanding(upstream, None)
+        channel.outstanding[number] = Outstanding(upstream, None, message_id)
     elif not channel.is_transacted:
         channel.settle_own(Settlement.ACCEPT, upstream)
+    if request.no_ack and records is not None:
+        records.settled(client, (message_id,), Settlement.ACCEPT)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.amqp import operations
 from gateway.errors import BrokerUnavailable, LimitExceeded, LocalError
-from gateway.front.channels import credit, publishing, windows
+from gateway.front.channels import credit, publishing, settling, windows
 from gateway.front.channels.messages import marked
 from gateway.front.counts import PUBLISHES
 
@@ -37,6 +37,7 @@ def lost(channel: FrontChannel, hard: bool) -> None:
     channel.up = None
     channel.own.clear()
     channel.later.clear()
+    settling.record_lost(channel)
     channel.undecided.clear()
     channel.given_back.clear()
     channel.is_giving_back = False

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.amqp import operations
@@ -198,11 +200,14 @@ def transaction_over(channel: FrontChannel, request: operations.Request, outcome
     channel.committing = channel.in_transaction = False
     channel.is_giving_back = type(request) is operations.TxRollback and settling.give_back(channel)
     if type(request) is operations.TxRollback:
-        for number, entry in channel.undecided:
+        for number, entry, _ in channel.undecided:
             channel.outstanding[number] = entry
             if entry.consumer is not None:
                 entry.consumer.out += 1
         channel.outstanding = dict(sorted(channel.outstanding.items()))
+    else:
+        for settlement, each in groupby(channel.undecided, itemgetter(2)):
+            settling.record(channel, settlement, [entry for _, entry, _ in each])
     channel.undecided.clear()
     for consumer in channel.consumers.values():
         consumer.window.undecided = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from gateway.amqp import operations
@@ -69,14 +70,33 @@ def settle_range(channel: FrontChannel, settlement: Settlement, numbers: list[in
         start = at
     if channel.is_transacted and not _waits(channel, settlement):
         channel.in_transaction = True
-        channel.undecided += pairs
+        channel.undecided += [(number, entry, settlement) for number, entry in pairs]
+    else:
+        record(channel, settlement, entries)
 
 
 def settle_upstream(channel: FrontChannel, settlement: Settlement, number: int, entry: Outstanding) -> None:
     _say(channel, settlement, entry.number, entry.number)
     if channel.is_transacted and not _waits(channel, settlement):
         channel.in_transaction = True
-        channel.undecided.append((number, entry))
+        channel.undecided.append((number, entry, settlement))
+    elif entry.id:
+        record(channel, settlement, (entry,))
+
+
+def record(channel: FrontChannel, settlement: Settlement, entries: Iterable[Outstanding]) -> None:
+    """Write that the client has settled these, if they have timelines."""
+    records = channel.client.delivery_records
+    if records is not None:
+        records.settled(channel.client, [entry.id for entry in entries], settlement)
+
+
+def record_lost(channel: FrontChannel) -> None:
+    """Write that the client holds nothing of the channel any more, and the broker has it again."""
+    records = channel.client.delivery_records
+    if records is not None and (channel.outstanding or channel.undecided):
+        ids = [entry.id for entry in channel.outstanding.values()] + [entry.id for _, entry, _ in channel.undecided]
+        records.lost(channel.client, ids)
 
 
 def _waits(channel: FrontChannel, settlement: Settlement) -> bool:
@@ -132,5 +152,6 @@ def recovered(channel: FrontChannel, request: operations.Recover, outcome: opera
         channel.client.held.add(-consumer.held_bytes)
         consumer.held.clear()
         consumer.held_bytes = 0
+    record(channel, Settlement.RELEASE, channel.outstanding.values())
     channel.outstanding.clear()
     channel.given_back.clear()

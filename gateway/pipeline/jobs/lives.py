@@ -138,6 +138,10 @@ FLOWS: Final[Mapping[str, Flow]] = {
         "gateway.replays.targets",
         "begins: confirmed | holds: resent revived | ends: replayed",
     ),
+    "deliveries of a front": _flow(
+        "gateway.front.records",
+        "begins: received | holds: delivered released lease_lost | ends: acknowledged rejected",
+    ),
     "tap": _flow(
         "gateway.taps",
         "ends: spooled filtered dead_lettered | notes: duplicate_dropped",
