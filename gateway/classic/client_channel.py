@@ -238,7 +238,12 @@ class ClientChannel(BaseChannel):
                 self.touch()
             self.serial += 1
             return self.serial
-        tags = [tag for tag in outstanding if first <= tag and (tag <= last or last == 0)]
+        tags = []
+        for tag in outstanding:  # they are in order
+            if tag > last > 0:
+                break
+            if tag >= first:
+                tags.append(tag)
         if not tags:
             raise StateError(f"channel {self.number}: no delivery within {first}..{last} is outstanding")
         many = len(tags) > 1 and next(iter(outstanding)) == tags[0]
@@ -248,13 +253,13 @@ class ClientChannel(BaseChannel):
             top = tags[-1]
             accepted = settlement is operations.Settlement.ACCEPT
             self.write(methods.BasicAck(top, True) if accepted else self._refusal(top, True, settlement))
+        elif settlement is operations.Settlement.ACCEPT:
+            self.out += [_ACK_FRAME(METHOD, self.number, _ACK_LENGTH, 60, 80, tag, 0, FRAME_END) for tag in tags]
+            if self.out is self.held:
+                self.touch()
         else:
             for tag in tags:
-                self.write(
-                    methods.BasicAck(tag)
-                    if settlement is operations.Settlement.ACCEPT
-                    else self._refusal(tag, False, settlement)
-                )
+                self.write(self._refusal(tag, False, settlement))
         for tag in tags:
             del outstanding[tag]
         if self.mode is Mode.TRANSACTED:

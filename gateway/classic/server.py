@@ -51,6 +51,9 @@ class ClassicServer(ClassicSession[ServerChannel]):
         self.places: dict[bytes, tuple[str, str, bool, bool]] = {}
         """The octets of basic.publish methods seen lately -> what they say. A client may have 2,047 channels, and
         publish to as many places on each, so they share it."""
+        self.targets: dict[tuple[str, str, str], tuple[bytes, bytes]] = {}
+        """Consumer tag, exchange and routing key of deliveries lately -> the octets of their methods around what
+        differs."""
         self._expected: type[methods.Method] | None = methods.ConnectionStartOk
         """None: the client waits for us."""
 

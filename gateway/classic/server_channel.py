@@ -21,7 +21,15 @@ from gateway.amqp.message import Message, RawProperties
 from gateway.classic import methods
 from gateway.classic.connection import BaseChannel, Handler
 from gateway.classic.dialect import Dialect
-from gateway.classic.frames import CONNECTION_CODES, OVERHEAD, content_frames, method_frame, reply_text
+from gateway.classic.frames import (
+    BASIC,
+    CONNECTION_CODES,
+    METHOD,
+    OVERHEAD,
+    content_frames,
+    method_frame,
+    reply_text,
+)
 from gateway.classic.server_requests import RECEIVE, Answer
 from gateway.classic.splice import SEAM
 from gateway.errors import EncodeError, FrameSyntaxError, StateError, Unsupported
@@ -34,7 +42,11 @@ RECENT_MAX: Final = 256
 TICKET: Final = 1
 """What access.request grants."""
 PLACES_MAX: Final = 256
-"""How many decoded basic.publish methods a session keeps, for all its channels."""
+"""How many decoded basic.publish methods a session keeps, for all its channels, and how many places of deliveries."""
+_DELIVER_START: Final = struct.Struct(">BHIHH").pack
+"""Type, channel and size of a frame, class and method."""
+_DELIVERY: Final = struct.Struct(">Q?").pack
+_END: Final = b"\xce"
 
 
 class UnansweredRequest(NamedTuple):
@@ -49,8 +61,8 @@ class ServerChannel(BaseChannel):
     """See the module."""
 
     __slots__ = (
-        "_close_requested", "_confirming", "_delivery", "_places", "_publish", "_recent", "_unconfirmed", "_waiting",
-        "closing", "serial", "session",
+        "_close_requested", "_confirming", "_delivery", "_places", "_publish", "_recent", "_targets", "_unconfirmed",
+        "_waiting", "closing", "serial", "session",
     )  # fmt: skip
 
     session: ClassicServer
@@ -72,6 +84,7 @@ class ServerChannel(BaseChannel):
         self._publish = 0
         self._delivery = 0
         self._places = session.places
+        self._targets = session.targets
 
     # ------------------------------------------------------------------------------------------- receiving
 
@@ -240,18 +253,38 @@ class ServerChannel(BaseChannel):
         method = methods.BasicReturn(
             outcome.code, reply_text(outcome.code, outcome.text), outcome.exchange, outcome.routing_key
         )
-        self._content(method, message)
+        self._content(method_frame(self.number, method.encode()), message)
         return 0
 
     def deliver(self, operation: operations.Deliver) -> int:
         """basic.deliver with the message; its delivery tag."""
         tag = self._delivery + 1
-        method = methods.BasicDeliver(
-            operation.consumer_tag, tag, operation.redelivered, operation.exchange, operation.routing_key
+        place = operation.consumer_tag, operation.exchange, operation.routing_key
+        ends = self._targets.get(place)
+        if ends is None:
+            ends = self._target(place)
+        before, behind = ends
+        frame = b"".join(
+            (
+                _DELIVER_START(METHOD, self.number, 13 + len(before) + len(behind), BASIC, 60),
+                before,
+                _DELIVERY(tag, operation.redelivered),
+                behind,
+                _END,
+            )
         )
-        self._content(method, operation.message)
+        self._content(frame, operation.message)
         self._delivery = tag
         return tag
+
+    def _target(self, place: tuple[str, str, str]) -> tuple[bytes, bytes]:
+        """The octets of a basic.deliver before its number and behind its flag, which repeat."""
+        octets = methods.BasicDeliver(place[0], 0, False, place[1], place[2]).encode()
+        stop = 5 + octets[4]
+        if len(self._targets) >= PLACES_MAX:
+            self._targets.clear()
+        ends = self._targets[place] = octets[4:stop], octets[stop + 9 :]
+        return ends
 
     def got(self, outcome: operations.Got) -> int:
         """basic.get-ok with the message; its delivery tag."""
@@ -261,12 +294,13 @@ class ServerChannel(BaseChannel):
         method = methods.BasicGetOk(
             tag, outcome.redelivered, outcome.exchange, outcome.routing_key, outcome.message_count or 0
         )
-        self._content(method, outcome.message)
+        self._content(method_frame(self.number, method.encode()), outcome.message)
         del self._waiting[outcome.first]
         self._delivery = tag
         return tag
 
-    def _content(self, method: methods.Method, message: Message) -> None:
+    def _content(self, frame: bytes, message: Message) -> None:
+        """Queue a message behind the frame of its method."""
         session = self.session
         octets = session.translator.encode(message)
         frame_size = len(octets) + 12 + OVERHEAD
@@ -276,7 +310,6 @@ class ServerChannel(BaseChannel):
                 f" frame_max of {session.frame_max}",
                 frame_size,
             )
-        frame = method_frame(self.number, method.encode())
         session.out += content_frames(self.number, frame, octets, message.body, session.frame_max)
 
     def ask_flow(self, operation: operations.Flow) -> int:

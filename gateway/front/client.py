@@ -333,11 +333,15 @@ class FrontClient:
         if self._working:
             return
         self._working = True
-        backlog, clock, until = self.backlog, self.host.clock, self.host.until
+        backlog, channels, clock, until = self.backlog, self.channels, self.host.clock, self.host.until
         stop = self.host.broker_limits.input_stop
         try:
-            while backlog and self._outgoing <= stop and self._may_take(backlog[0]):
-                self._handle(backlog.popleft())
+            while backlog and self._outgoing <= stop and not self._ending:
+                operation = backlog[0]
+                channel = channels.get(operation.channel)
+                if not (channel is None or channel.over or channel.may_take(operation)):
+                    break
+                self._handle(backlog.popleft(), channel)
                 if clock() >= until:
                     break
         finally:
@@ -400,8 +404,7 @@ class FrontClient:
         channel = self.channels.get(operation.channel)
         return channel is None or channel.over or channel.may_take(operation)
 
-    def _handle(self, operation: Any) -> None:
-        channel = self.channels.get(operation.channel)
+    def _handle(self, operation: Any, channel: FrontChannel | None) -> None:
         if channel is not None:
             if type(operation) is operations.ChannelClosed:
                 channel.end()

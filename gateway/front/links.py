@@ -19,6 +19,8 @@ from gateway.amqp.operations import (
     OpenChannel,
     Operation,
     Request,
+    Settle,
+    Settlement,
 )
 from gateway.broker.refusals import reply_text
 from gateway.errors import (
@@ -61,13 +63,47 @@ _LOCKED: Final = 405
 class RelayChannel(Channel):
     """An upstream channel of one channel of a client."""
 
-    __slots__ = ("front", "share")
+    __slots__ = ("_first", "_last", "_waits", "front", "share")
 
     def __init__(self, link: Link, number: int) -> None:
         super().__init__(link, number)
         self.front: FrontChannel | None = None
         self.share: UserShare | None = None
         """What counts it; None: it is over, or nobody does."""
+        self._first = self._last = 0
+        """Deliveries to accept; 0: none."""
+        self._waits = False
+        """The next write will have them."""
+
+    def send(self, operation: Operation) -> int:
+        """See :class:`~gateway.link.Channel`."""
+        if self._first:
+            self._tell_accepted()
+        return super().send(operation)
+
+    def accept(self, number: int) -> None:
+        """See :class:`~gateway.front.channels.channel.UpstreamChannel`. Deliveries that follow each other are accepted
+        as one: clients settle them one by one, and many with one write."""
+        if self._first:
+            if number == self._last + 1:
+                self._last = number
+                return
+            self._tell_accepted()
+        if not self._waits:
+            self._waits = True
+            self.link.before_flush(self._flush)
+        self._first = self._last = number
+
+    def _flush(self) -> None:
+        self._waits = False
+        if self._first:
+            self._tell_accepted()
+
+    def _tell_accepted(self) -> None:
+        first, self._first = self._first, 0
+        if self.closed is None:
+            with suppress(StateError):  # the upstream has ended the channel or the connection, and says so next
+                super().send(Settle(self.number, Settlement.ACCEPT, first, self._last))
 
     def receive(self, operation: Operation) -> None:
         """See :class:`~gateway.link.Channel`: everything goes to the client's channel."""
@@ -94,6 +130,8 @@ class RelayChannel(Channel):
     def detach(self) -> None:
         """The client's channel is over."""
         self.front = None
+        if self._first:
+            self._tell_accepted()
         with suppress(StateError):  # the upstream has ended it already, and what says so comes next
             self.abandon()
 

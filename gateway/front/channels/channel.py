@@ -43,6 +43,9 @@ class UpstreamChannel(Protocol):
     def send(self, operation: operations.Operation) -> int:
         """Queue an operation, return its serial. Raises ``LocalError``; nothing was queued then."""
 
+    def accept(self, number: int) -> None:
+        """Accept a delivery with the next write, ahead of what is sent after it."""
+
     def detach(self) -> None:
         """The front's channel has no more to do with it: close it."""
 
@@ -302,7 +305,10 @@ class FrontChannel:
         if self.committing or self.is_giving_back:
             self.later.append((settlement, number))
         elif self.up is not None and self.client.link.is_up:
-            self.say(operations.Settle(self.number, settlement, number, number))
+            if settlement is Settlement.ACCEPT and not self.is_transacted:
+                self.up.accept(number)
+            else:
+                self.say(operations.Settle(self.number, settlement, number, number))
 
     def done(self, request: operations.Request) -> None:
         """The front has done it."""

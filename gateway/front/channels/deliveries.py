@@ -78,7 +78,7 @@ def deliver(channel: FrontChannel, operation: operations.Deliver) -> None:
     consumer = channel.consumers.get(operation.consumer_tag) or windows.owner(channel, operation)
     if consumer is None:
         channel.settle_own(Settlement.RELEASE, operation.delivery)
-    elif not wants(channel, consumer, operation.message):
+    elif (consumer.selector is not None or consumer.no_local) and not wants(channel, consumer, operation.message):
         pass_over(channel, consumer, operation.delivery)
     elif consumer.held or not admits(channel, consumer, len(operation.message.body)):
         consumer.held.append(operation)

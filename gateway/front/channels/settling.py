@@ -76,7 +76,10 @@ def settle_range(channel: FrontChannel, settlement: Settlement, numbers: list[in
 
 
 def settle_upstream(channel: FrontChannel, settlement: Settlement, number: int, entry: Outstanding) -> None:
-    _say(channel, settlement, entry.number, entry.number)
+    if settlement is Settlement.ACCEPT and not channel.is_transacted and channel.up is not None:
+        channel.up.accept(entry.number)
+    else:
+        _say(channel, settlement, entry.number, entry.number)
     if channel.is_transacted and not _waits(channel, settlement):
         channel.in_transaction = True
         channel.undecided.append((number, entry, settlement))
