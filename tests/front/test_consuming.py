@@ -10,7 +10,9 @@ import pytest
 from gateway.amqp.message import Message, Properties
 from gateway.amqp.operations import (
     BindingFound,
+    Confirmed,
     Consume,
+    Credit,
     Declared,
     DeclareExchange,
     DeclareQueue,
@@ -265,3 +267,43 @@ async def test_a_classic_client_asks_for_bindings_that_the_broker_does_not_tell(
     other = await estate.channel(await estate.link("0-10"))
     with pytest.raises(GatewayError, match="does not tell bindings"):
         await other.request(QueryBinding(other.number, "amq.direct", "q"))
+
+
+async def test_publishes_in_a_transaction_are_answered_before_its_end(
+    estate: Estate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Qpid's clients wait for an answer to each of them, and come to the commit then."""
+    channel = await estate.channel(await estate.link("0-10"))
+    (client,) = estate.front.clients.values()
+    told: list[Any] = []
+    tell = client.tell
+    monkeypatch.setattr(client, "tell", lambda operation: (told.append(operation), tell(operation)))
+    await channel.request(DeclareQueue(channel.number, "q", durable=True))
+    await channel.request(TxSelect(channel.number))
+    queue = estate.broker.broker.virtual_host("/").queues["q"]
+    for end, ready in ((TxRollback, 0), (TxCommit, 1)):
+        told.clear()
+        channel.send(Publish(channel.number, "", "q", Message(b"m")))
+        await until(lambda: any(isinstance(operation, Confirmed) for operation in told))
+        assert not queue.ready
+        await channel.request(end(channel.number))
+        assert queue.ready == ready
+        assert sum(isinstance(operation, Confirmed) for operation in told) == 1
+
+
+async def test_credit_that_comes_behind_a_flush_is_not_taken_away(estate: Estate) -> None:
+    """Qpid's JMS client sends it at once, and gets nothing more without it."""
+    channel = await estate.channel(await estate.link("0-10"))
+    await channel.request(DeclareQueue(channel.number, "q", durable=True))
+    await channel.request(Consume(channel.number, "q", "tag"))
+    (client,) = estate.front.clients.values()
+    (front_channel,) = client.channels.values()
+    consumer = front_channel.consumers["tag"]
+    await until(lambda: consumer.is_running)
+    number = front_channel.number
+    client.host.begin()
+    client.receive([Credit(number, "tag", flush=True), Credit(number, "tag", 5, None)], client.now)
+    assert front_channel.flushing
+    await until(lambda: not front_channel.flushing and not client.backlog)
+    assert consumer.credit is not None
+    assert consumer.credit.admits(1)

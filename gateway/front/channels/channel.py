@@ -140,9 +140,12 @@ class FrontChannel:
             if lane is not None and not lane.may_pass(self.client):
                 return False  # what is stored goes first
             return self.takes_publishes and link.blocked is None and self.client.may_publish(self)
+        if kind is operations.Credit:
+            # A flush takes what credit is left, and none of what the client gives behind it.
+            return operation.consumer_tag not in self.flushing  # type: ignore[attr-defined]  # the kind has one
         if kind is operations.Cancel:
             # RabbitMQ's channel dies of a cancel that comes before its consume-ok, and the connection with it.
-            consumer = self.consumers.get(operation.consumer_tag)  # type: ignore[attr-defined]  # the kind has one
+            consumer = self.consumers.get(operation.consumer_tag)  # type: ignore[attr-defined]  # as above
             if operation.consumer_tag in self.flushing:  # type: ignore[attr-defined]  # as above
                 return False
             return consumer is None or consumer.is_running or consumer.waiting is not None

@@ -106,7 +106,10 @@ def start(channel: FrontChannel, consumer: FrontConsumer) -> None:
     gives credit for one, asks for what is there, and cancels. It gets that by a get: what were sent ahead of it
     would go back, marked as redelivered."""
     request = consumer.waiting
-    if request is None or channel.over or channel.committing or channel.is_giving_back or not channel.client.link.is_up:
+    if request is None or channel.over or not channel.client.link.is_up:
+        return
+    if channel.committing or channel.is_giving_back:
+        channel.client.host.later(START_AFTER, lambda: start(channel, consumer))
         return
     consumer.waiting = None
     try:

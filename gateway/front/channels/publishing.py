@@ -38,6 +38,9 @@ def publish(channel: FrontChannel, request: Any) -> None:
     if channel.is_transacted:
         channel.transaction[channel.say(request)] = request.serial
         channel.in_transaction = True
+        if channel.confirms:
+            # The commit is what counts. Qpid's clients wait for an answer to each publish before they come to it.
+            client.tell(operations.Confirmed(channel.number, request.serial, request.serial))
         return
     records = client.host.records
     if records is not None:

@@ -217,12 +217,9 @@ def transaction_over(channel: FrontChannel, request: operations.Request, outcome
     else:
         _settle_later(channel)
     if channel.transaction:
-        serials = list(channel.transaction.values())
         if type(request) is operations.TxCommit:
-            channel.client.counts.add(PUBLISHES, "confirmed", len(serials))
+            channel.client.counts.add(PUBLISHES, "confirmed", len(channel.transaction))
         channel.transaction.clear()
-        if channel.client.rules.always_confirms:
-            channel.client.tell(operations.Confirmed(channel.number, serials[0], serials[-1]))
     channel.client.rouse()
 
 
