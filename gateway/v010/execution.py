@@ -145,7 +145,7 @@ def within(pending: Mapping[int, object], ranges: Iterable[tuple[int, int]], new
 class Received:
     """The commands that one end of a session receives."""
 
-    __slots__ = ("_ahead", "_barriers", "_since", "_wanted", "completed", "due", "low", "next")
+    __slots__ = ("_ahead", "_barriers", "_early", "_since", "_wanted", "completed", "due", "low", "next")
 
     def __init__(self) -> None:
         self.next = 0
@@ -160,6 +160,9 @@ class Received:
         """Carried out although an earlier one is not; known or not."""
         self._since = 0
         self._wanted: set[int] = set()
+        self._early = -1
+        """The last command that was reported although an earlier one was not complete. Qpid's client waits until all
+        before it are, without asking again."""
         self._barriers: deque[int] = deque()
 
     def point(self, command_id: int) -> None:
@@ -188,6 +191,8 @@ class Received:
             self.due = True
         if self._wanted:
             self._told(first, last)
+        if 0 <= self._early < self.low:
+            self._early, self.due = -1, True
         if self._barriers:
             self._pass_barriers()
 
@@ -232,6 +237,7 @@ class Received:
         if found:
             wanted.difference_update(found)
             self.due = True
+            self._early = max(self._early, *found)
 
     def _carried_out(self, first: int, last: int) -> None:
         if first > self.low:

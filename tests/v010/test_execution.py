@@ -70,6 +70,20 @@ def test_completions_are_told_when_they_are_wanted() -> None:
     assert book.take_due() == []
 
 
+def test_completions_that_were_told_early_are_told_again_with_those_before_them() -> None:
+    """Qpid's client waits until it knows all of them, and asks for the last one only."""
+    book = received(4)
+    book.want(2)
+    book.complete(2, 2)
+    assert book.take_due() == [((2, 2),)]
+    book.complete(0, 0)
+    assert book.take_due() == []
+    book.complete(1, 1)
+    assert book.take_due() == [((0, 2),)]
+    book.complete(3, 3)
+    assert book.take_due() == []
+
+
 def test_completions_are_told_after_many_commands() -> None:
     book = received(1000)
     for number in range(COMPLETE_EVERY):
