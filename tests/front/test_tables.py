@@ -111,6 +111,7 @@ def test_other_rewrites() -> None:
         (Qos(1, 1, prefetch_size=1), 540),
         (Recover(1, requeue=False), 540),
         (Consume(1, "q", acquired=False), 540),
+        (Consume(1, "q", arguments={"x-filter-no-consume": True}), 540),
         (Consume(1, "q", no_local=True), 540),
         (Consume(1, "q", arguments={"x-filter-jms-selector": "a = 1"}), 540),
         (DeclareExchange(1, "e", "strange"), 503),
@@ -132,7 +133,13 @@ def test_what_the_upstream_can_do_is_passed() -> None:
     treatment.check(DeclareExchange(1, "e", "x-consistent-hash"), NEW)
     treatment.check(DeclareExchange(1, "e", "", passive=True), NEW)
     treatment.check(Publish(1, "", "q", Message(), immediate=True), Target(QPID))
-    treatment.check(Consume(1, "q", acquired=False), Target(QPID, capabilities=Capabilities(browse=True)))
+    browsing = Consume(1, "q", acquired=False)
+    of_jms = Consume(1, "q", arguments={"x-filter-no-consume": True})
+    for native in (False, True):
+        treatment.check(browsing, Target(QPID, is_native=native, capabilities=Capabilities(browse=True)))
+    treatment.check(of_jms, Target(QPID, capabilities=Capabilities(browse=True)))
+    with pytest.raises(RemoteError, match="tells no end of a queue"):
+        treatment.check(of_jms, Target(QPID, is_native=True, capabilities=Capabilities(browse=True)))
 
 
 def test_rights() -> None:

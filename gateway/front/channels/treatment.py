@@ -52,6 +52,8 @@ _QPID_ARGUMENTS: Final = ("x-qpid-", "x-single-active-consumer")
 """How the arguments of queues begin that Broker-J knows, of those that begin with ``x-``."""
 SELECTOR: Final = "x-filter-jms-selector"
 """Argument of a consumer that wants some of the messages only."""
+NO_CONSUME: Final = "x-filter-no-consume"
+"""Argument of a consumer of Qpid's classic clients that browses."""
 
 _NO_BINDINGS: Final = Refusal(
     lambda request, target: not target.capabilities.exchange_bindings,
@@ -73,6 +75,10 @@ def _unknown_to_qpid(request: operations.DeclareQueue, target: Target) -> bool:
 
 def _unknown_type(request: operations.DeclareExchange, target: Target) -> bool:
     return not request.passive and request.type not in _EXCHANGE_TYPES and not request.type.startswith("x-")
+
+
+def _browses(request: operations.Consume) -> bool:
+    return not request.acquired or bool(request.arguments.get(NO_CONSUME))
 
 
 TREATMENTS: Final[Mapping[type[operations.Operation], Treatment]] = {
@@ -161,14 +167,20 @@ TREATMENTS: Final[Mapping[type[operations.Operation], Treatment]] = {
         Kind.MAPPED, "always acknowledged: without acknowledgement the front does that when it writes the message",
         (
             Refusal(
-                lambda request, target: not request.acquired and not target.capabilities.browse,
+                lambda request, target: bool(request.arguments.get(SELECTOR)) and not target.capabilities.browse,
+                540, "a selector: the broker behind this gateway would ignore it",
+                "it has a selector, the upstream ignores those, and the queue is not the client's own exclusive one",
+            ),
+            Refusal(
+                lambda request, target: _browses(request) and not target.capabilities.browse,
                 540, "a consumer that does not acquire: the broker behind this gateway cannot browse",
                 "it browses, and the upstream cannot",
             ),
             Refusal(
-                lambda request, target: bool(request.arguments.get(SELECTOR)) and not target.capabilities.browse,
-                540, "a selector: the broker behind this gateway would ignore it",
-                "it has a selector, the upstream ignores those, and the queue is not the client's own exclusive one",
+                lambda request, target: request.acquired and _browses(request) and target.is_native,
+                540, "a queue browser: the broker behind this gateway is spoken to in 0-10, which tells no end of a "
+                "queue",
+                "it browses as Qpid's classic clients do, and the upstream speaks 0-10",
             ),
             Refusal(
                 lambda request, target: request.no_local,
