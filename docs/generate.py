@@ -698,7 +698,8 @@ def front_rules() -> Iterator[str]:
         (
             (
                 f"`{rule.name}`",
-                rule.product + (f" {rule.since[0]}.{rule.since[1]} and later" if rule.since > (0, 0) else ""),
+                (rule.product or "any")
+                + (f" {rule.since[0]}.{rule.since[1]} and later" if rule.since > (0, 0) else ""),
                 rule.what,
                 rule.becomes,
             )

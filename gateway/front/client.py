@@ -289,7 +289,8 @@ class FrontClient:
         self.paused = False
         self.backlog: deque[Any] = deque()
         self.channels: dict[int, FrontChannel] = {}
-        self.exclusive: set[str] = set()
+        self.exclusive: dict[str, bool] = {}
+        """Its own queues -> whether they stay when it goes."""
         self.topology = Topology()
         self.now = 0.0
         self.since = 0.0
@@ -391,8 +392,7 @@ class FrontClient:
             self.open = False
             if self.lane is not None:
                 self.lane.leave(self)
-            queues = list(self.exclusive)
-            self.link.leave(self, queues, self._left)
+            self.link.leave(self, self._queues_to_delete(), self._left)
         else:
             self.host.gone(self)
 
@@ -525,8 +525,7 @@ class FrontClient:
             return
         self._ending.append(reason)
         self._end_channels()
-        queues = list(self.exclusive)
-        self.exclusive.clear()
+        queues = self._queues_to_delete()
         if queues and self.open:
             self.link.leave(self, queues, self._ended)
         else:
@@ -568,15 +567,22 @@ class FrontClient:
         """A name that nobody has."""
         return stem + self.host.random_text(octets)
 
-    def reserve_queue(self, name: str) -> None:
+    def reserve_queue(self, name: str, stays: bool) -> None:
         """The queue is to be this client's own."""
-        self.exclusive.add(name)
+        self.exclusive[name] = stays
         self.link.owners[name] = self
+
+    def _queues_to_delete(self) -> list[str]:
+        """Its own queues, which go with it. Those that stay may be another client's from now on."""
+        for name in [name for name, stays in self.exclusive.items() if stays]:
+            self.release_queue(name)
+        queues = list(self.exclusive)
+        self.exclusive.clear()
+        return queues
 
     def release_queue(self, name: str) -> None:
         """It is not, or not any more."""
-        if name in self.exclusive:
-            self.exclusive.discard(name)
+        if self.exclusive.pop(name, None) is not None:
             self.topology.forget_queue(name)
             if self.link.owners.get(name) is self:
                 del self.link.owners[name]

@@ -16,6 +16,7 @@ from gateway.amqp.operations import (
     Declared,
     DeclareExchange,
     DeclareQueue,
+    DeleteQueue,
     Deliver,
     Get,
     Got,
@@ -246,27 +247,33 @@ async def test_no_local_on_the_queue_of_the_client_is_kept_by_the_front(estate: 
         await channel.request(Consume(channel.number, "shared", "other", no_local=True))
 
 
+@pytest.mark.parametrize("version", ["0-8", "0-10"])
 @pytest.mark.parametrize("estate", ["0-9-1"], indirect=True)
-async def test_a_classic_client_asks_for_bindings_that_the_broker_does_not_tell(estate: Estate) -> None:
-    url = f"amqp://guest:guest@127.0.0.1:{estate.front.port}/?version=0-8"
-    link = await Dialer("client", BrokerSettings(url=url, dialect="qpid")).open("client")
+async def test_a_client_asks_for_bindings_that_the_broker_does_not_tell(estate: Estate, version: str) -> None:
+    url = f"amqp://guest:guest@127.0.0.1:{estate.front.port}/?version={version}"
+    link = await Dialer("client", BrokerSettings(url=url, dialect="qpid" if version == "0-8" else "")).open("client")
     estate.links.append(link)
     channel = await estate.channel(link)
     await channel.request(DeclareQueue(channel.number, "q", durable=True))
     ((upstream,),) = estate.front.pool.links.values()
     upstream.target = replace(upstream.target, capabilities=replace(upstream.target.capabilities, query_binding=False))
-    for exchange, queue, known in (
-        ("", "q", (True, True, True)),
-        ("amq.direct", "q", (True, True, False)),
-        ("amq.direct", "none", (True, False, False)),
-        ("none", "q", (False, True, False)),
+    bound, is_not, gone = (True, True, True), (True, True, False), (True, False, False)
+    for exchange, queue, key, known in (
+        ("", "q", "q", bound),
+        ("amq.direct", "q", "q", is_not),
+        ("amq.direct", "none", "q", gone),
+        ("none", "q", "q", (False, True, False)),
+        # the questions for a durable subscription
+        ("amq.topic", "q", "news", is_not),
+        ("amq.topic", "none", None, gone),
+        ("amq.topic", "q", None, bound),
+        ("amq.topic", "q", "news", bound),
+        ("amq.topic", "q", "news", is_not),
+        ("amq.fanout", "q", None, is_not),
     ):
-        found = await channel.request(QueryBinding(channel.number, exchange, queue, "q"))
+        found = await channel.request(QueryBinding(channel.number, exchange, queue, key))
         assert isinstance(found, BindingFound)
         assert (found.exchange_found, found.queue_found or not found.exchange_found, found.matched) == known
-    other = await estate.channel(await estate.link("0-10"))
-    with pytest.raises(GatewayError, match="does not tell bindings"):
-        await other.request(QueryBinding(other.number, "amq.direct", "q"))
 
 
 async def test_publishes_in_a_transaction_are_answered_before_its_end(
@@ -289,6 +296,52 @@ async def test_publishes_in_a_transaction_are_answered_before_its_end(
         await channel.request(end(channel.number))
         assert queue.ready == ready
         assert sum(isinstance(operation, Confirmed) for operation in told) == 1
+
+
+async def test_a_durable_subscription_outlives_its_client(estate: Estate) -> None:
+    """Qpid's clients declare its queue durable and exclusive, and expect it to stay."""
+    arguments: Any = {"x-filter-jms-selector": "color = 'red'"}
+    url = "amqp://{}@127.0.0.1:" + f"{estate.front.port}/?version=0-9-1"
+
+    async def subscribe(login: str = "guest:guest") -> Recorded:
+        link = await Dialer("client", BrokerSettings(url=url.format(login))).open("client")
+        estate.links.append(link)
+        client = list(estate.front.clients.values())[-1]
+        client.rules = replace(client.rules, durable_exclusive_stays=True)
+        ((shared,),) = estate.front.pool.links.values()
+        shared.target = replace(shared.target, capabilities=replace(shared.target.capabilities, browse=False))
+        channel = await estate.channel(link)
+        await channel.request(DeclareQueue(channel.number, "news", durable=True, exclusive=True))
+        await channel.request(Consume(channel.number, "news", "tag", exclusive=True, arguments=arguments))
+        return channel
+
+    first = await subscribe()
+    with pytest.raises(ResourceLocked):
+        await subscribe()
+    await first.link.close()
+    other = await estate.channel(await estate.link())
+    await other.request(SelectConfirm(other.number))
+    for color in ("red", "blue", "red"):
+        message = Message(color.encode(), Properties(headers={"color": color}))
+        serial = other.send(Publish(other.number, "", "news", message))
+        await until(lambda serial=serial: serial in other.confirmed)  # type: ignore[misc]
+    with pytest.raises(GatewayError, match="needs the scope broker:upstream"):
+        await subscribe("limited:secret")
+    again = await subscribe()
+    await until(lambda: len(again.deliveries) == 2)
+    assert [bytes(each.message.body) for each in again.deliveries] == [b"red", b"red"]
+    await again.request(DeleteQueue(again.number, "news"))
+    assert "news" not in estate.broker.broker.virtual_host("/").queues
+
+
+async def test_a_durable_exclusive_queue_goes_with_its_client_where_the_rule_is_off(estate: Estate) -> None:
+    link = await estate.link("0-8")
+    ((shared,),) = estate.front.pool.links.values()
+    shared.use_rules({"durable_subscription": "off"})
+    channel = await estate.channel(link)
+    await channel.request(DeclareQueue(channel.number, "news", durable=True, exclusive=True))
+    await link.close()
+    assert "news" not in estate.broker.broker.virtual_host("/").queues
 
 
 async def test_credit_that_comes_behind_a_flush_is_not_taken_away(estate: Estate) -> None:

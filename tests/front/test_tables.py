@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -37,17 +38,17 @@ from gateway.front.channels.target import QPID, RABBITMQ, Target, target_of
 from gateway.front.channels.topology import Topology
 from gateway.front.fronts import check_fronts
 from gateway.session import Capabilities
-from gateway.versions import version_named
+from gateway.versions import protocol_of, version_named
 from tests.front.fronts import ADMIN
 
 NEW = Target(RABBITMQ, (4, 3))
 OLD = Target(RABBITMQ, (3, 10))
 
 
-def rewritten(request: Any, target: Target, **switches: str) -> tuple[Any, list[str]]:
+def rewritten(request: Any, target: Target, version: str = "0-9-1", **switches: str) -> tuple[Any, list[str]]:
     names = []
     for rule in rules_for(target, switches).get(type(request), ()):
-        if rule.applies(request, target):
+        if rule.applies(request, target, protocol_of(version_named(version)).rules):
             request = rule.rewrite(request, 60_000)
             names.append(rule.name)
     return request, names
@@ -104,6 +105,20 @@ def test_other_rewrites() -> None:
     assert len({rule.name for rule in RULES}) == len(RULES)
 
 
+@pytest.mark.parametrize("target", [NEW, Target(QPID), Target(QPID, (9, 2), is_native=True)])
+def test_a_durable_subscription_stays_where_the_client_expects_it(target: Target) -> None:
+    request = DeclareQueue(1, "q", durable=True, exclusive=True)
+    for version in ("0-8", "0-9", "0-10"):
+        sent, names = rewritten(request, target, version)
+        assert names == ["durable_subscription"]
+        assert sent == DeclareQueue(1, "q", durable=True, arguments={"x-single-active-consumer": True})
+    for other in (
+        replace(request, auto_delete=True), replace(request, durable=False), replace(request, exclusive=False),
+    ):  # fmt: skip
+        assert "durable_subscription" not in rewritten(other, target, "0-8")[1]
+    assert "durable_subscription" not in rewritten(request, target)[1]
+
+
 @pytest.mark.parametrize(
     ("request_", "code"),
     [
@@ -117,7 +132,6 @@ def test_other_rewrites() -> None:
         (DeclareExchange(1, "e", "strange"), 503),
         (DeclareExchange(1, "e", "x-delayed-message"), 540),
         (operations.BindExchange(1, "a", "b"), 540),
-        (operations.QueryBinding(1, "e"), 540),
         (operations.Acquire(1), 540),
         (operations.DtxSelect(1), 540),
     ],

@@ -57,8 +57,8 @@ class FrontChannel:
         "asking", "client", "closing", "committing", "confirms", "confirms_upstream", "consumers", "flushing",
         "given_back", "in_transaction", "is_giving_back", "is_transacted", "known_exchanges", "last_queue", "later",
         "limit", "newest", "number", "outstanding", "over", "own", "prefetch", "recorded", "reserved", "restarts",
-        "sent", "stopped", "strikes", "takes_publishes", "transaction", "unconfirmed", "unconfirmed_bytes",
-        "undecided", "up", "upstream_prefetch", "void",
+        "sent", "stopped", "strikes", "subscription", "takes_publishes", "transaction", "unconfirmed",
+        "unconfirmed_bytes", "undecided", "up", "upstream_prefetch", "void",
     )  # fmt: skip
 
     def __init__(self, client: FrontClient, number: int) -> None:
@@ -111,6 +111,8 @@ class FrontChannel:
         """Of the whole channel; 0: no limit."""
         self.upstream_prefetch = -1
         self.last_queue = ""
+        self.subscription = ""
+        """The queue of which the client has just asked whether it is that of a subscription."""
         self.known_exchanges: set[str] = set()
         self.reserved: dict[int, str] = {}
         """Declarations of exclusive queues without an outcome."""
@@ -298,7 +300,7 @@ class FrontChannel:
     def rewritten(self, request: Any) -> Any:
         """The request as the upstream takes it."""
         for rule in self.client.link.rules.get(type(request), ()):
-            if rule.applies(request, self.client.link.target):
+            if rule.applies(request, self.client.link.target, self.client.rules):
                 request = rule.rewrite(request, self.client.transient_expires)
                 self.client.counts.rewritten(rule.name, self.client)
         return request

@@ -72,7 +72,9 @@ def tried_here(channel: FrontChannel, request: Any) -> tuple[Selector | None, bo
         except SelectorError as error:
             raise refused(406, f"the selector is malformed: {error}") from None
         arguments = {name: value for name, value in arguments.items() if name != SELECTOR}
-    return selector, no_local, replace(request, arguments=arguments, no_local=False)
+    # RabbitMQ refuses an exclusive consumer of a queue with a single active one, and the front keeps others out.
+    exclusive = request.exclusive and not client.exclusive[request.queue]
+    return selector, no_local, replace(request, arguments=arguments, no_local=False, exclusive=exclusive)
 
 
 def cancel(channel: FrontChannel, request: operations.Cancel) -> None:

@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 
 FRESH: Final = "front.gen-"
 """How the names begin that the front makes for queues."""
+TOPICS: Final = "amq.topic"
+"""The exchange of topics in JMS."""
+EXCHANGES: Final = {
+    "": "direct", "amq.direct": "direct", "amq.fanout": "fanout", TOPICS: "topic", "amq.match": "headers",
+}  # fmt: skip
+"""Exchanges that every broker has, and their types."""
 NAME_OCTETS: Final = 12
 """Octets of chance in such a name."""
 
@@ -50,11 +56,14 @@ def declare_queue(channel: FrontChannel, request: Any) -> None:
     name = request.queue
     channel.check(request)
     sent = channel.rewritten(request)
+    stays = request.exclusive and sent.durable and not sent.exclusive
+    if stays:
+        channel.check(sent)  # it needs the rights for a queue that outlives its client
     reserves = request.exclusive and not request.passive and name not in client.exclusive
     channel.send(sent)
     channel.last_queue = name
     if reserves:
-        client.reserve_queue(name)
+        client.reserve_queue(name, stays)
         channel.reserved[request.serial] = name
 
 
@@ -70,17 +79,29 @@ def query(channel: FrontChannel, request: operations.Request) -> None:
             return
         if isinstance(outcome, RemoteError):
             channel.refuse(request, outcome)
-        else:
-            channel.answer(outcome, request)
+            return
+        if type(outcome) is operations.ExchangeFound:
+            outcome = _described(channel, outcome)
+        channel.answer(outcome, request)
 
     channel.client.link.ask(replace(request), answered)
 
 
+def _described(channel: FrontChannel, found: operations.ExchangeFound) -> operations.ExchangeFound:
+    """An exchange that is there with what a classic upstream does not tell, if it is one of every broker's or the
+    client's own. Qpid's JMS client cannot use a topic whose exchange has no type."""
+    declared = channel.client.topology.exchanges.get(found.exchange)
+    if declared is not None:
+        return replace(found, type=declared.type, durable=declared.durable)
+    kind = EXCHANGES.get(found.exchange)
+    return found if kind is None else replace(found, type=kind, durable=True)
+
+
 def query_binding(channel: FrontChannel, request: operations.QueryBinding) -> None:
-    """Ask for a binding. Qpid's classic clients do before they consume; where the upstream cannot be asked they hear
-    what it has of exchange and queue, and bind again."""
+    """Ask for a binding. Qpid's clients do before they consume; where the upstream cannot be asked they hear what it
+    has of exchange and queue, and bind again."""
     client = channel.client
-    if client.link.target.capabilities.query_binding or not client.is_classic:
+    if client.link.target.capabilities.query_binding:
         pass_on(channel, request)
         return
     rights.check(request, client.access.principal, client.access.broker, client.exclusive)
@@ -88,6 +109,7 @@ def query_binding(channel: FrontChannel, request: operations.QueryBinding) -> No
     if request.queue:
         questions.append(operations.QueryQueue(0, request.queue))
     missing: set[type[operations.Request]] = set()
+    is_subscription = _asks_for_subscription(channel, request)
 
     def go_on() -> None:
         if questions:
@@ -95,8 +117,11 @@ def query_binding(channel: FrontChannel, request: operations.QueryBinding) -> No
             return
         exchange, queue = operations.QueryExchange not in missing, operations.QueryQueue not in missing
         matched = queue and not request.exchange and request.routing_key in (None, "", request.queue)
-        number, serial = channel.number, request.serial
-        client.tell(operations.BindingFound(number, serial, serial, exchange, queue, matched, matched, True, matched))
+        matched = matched or (exchange and queue and is_subscription)
+        number, serial, arguments = channel.number, request.serial, matched or not request.arguments
+        client.tell(
+            operations.BindingFound(number, serial, serial, exchange, queue, matched, matched, arguments, matched)
+        )
 
     def answered(outcome: operations.Outcome | RemoteError) -> None:
         if channel.over:
@@ -110,6 +135,17 @@ def query_binding(channel: FrontChannel, request: operations.QueryBinding) -> No
         go_on()
 
     go_on()
+
+
+def _asks_for_subscription(channel: FrontChannel, request: operations.QueryBinding) -> bool:
+    """Whether a question is the one of Qpid's JMS client for a durable subscription: whether its queue is bound at all,
+    and then with its key. It takes a queue for a subscription if the first is so, deletes it if the second is not, and
+    binds it again if both are."""
+    queue = request.queue if request.exchange == TOPICS else ""
+    is_first = not request.routing_key
+    asks = bool(queue) and (is_first or channel.subscription == queue)
+    channel.subscription = queue if is_first else ""
+    return asks
 
 
 def select_confirms(channel: FrontChannel, request: operations.SelectConfirm) -> None:

@@ -130,15 +130,8 @@ TREATMENTS: Final[Mapping[type[operations.Operation], Treatment]] = {
     ),
     operations.QueryBinding: Treatment(
         Kind.PASSED,
-        "as it is; where the upstream does not tell, a classic client hears whether exchange and queue are there, and "
-        "of no binding but that of the default exchange, so it binds again",
-        (
-            Refusal(
-                lambda request, target: not target.capabilities.query_binding,
-                540, "exchange.bound: the broker behind this gateway does not tell bindings",
-                "the upstream does not tell, and the client speaks 0-10",
-            ),
-        ),
+        "as it is; where the upstream does not tell, the client hears whether exchange and queue are there, and of no "
+        "binding but that of the default exchange, so it binds again",
     ),
     operations.PurgeQueue: Treatment(Kind.MAPPED, "an empty name becomes that of the queue declared last"),
     operations.DeleteQueue: Treatment(Kind.MAPPED, "an empty name becomes that of the queue declared last"),

@@ -48,7 +48,8 @@ def begin(channel: FrontChannel, consumer: FrontConsumer) -> None:
     most = _most(channel, consumer)
     first = min(client.prefetch_max, most)
     request = consumer.request
-    if not consumer.no_ack and (request.exclusive or STREAM_OFFSET in request.arguments):
+    is_alone = request.exclusive or client.exclusive.get(request.queue, False)
+    if not consumer.no_ack and (is_alone or STREAM_OFFSET in request.arguments):
         window.is_fixed = True
         first = max(first, min(most, ALONE_MAX))
     window.size = first
