@@ -65,6 +65,8 @@ class ClassicClient(ClassicSession[ClientChannel]):
         self.may_nack = False
         """The broker knows basic.nack."""
         self.may_nack_many = False
+        self.answers_cancels = False
+        """The broker keeps the tag of a consumer that it has canceled until that is answered (RabbitMQ 4.3)."""
         self.dirty_channels: list[ClientChannel] = []
         self.nacked_channels: dict[int, ClientChannel] = {}
         self._expected: type[methods.Method] = methods.ConnectionStart
@@ -222,6 +224,7 @@ class ClassicClient(ClassicSession[ClientChannel]):
         # Broker-J knows basic.nack wherever it confirms, and has no table to say so.
         self.may_nack = offers.get("basic.nack") is True or (confirms and not offers)
         self.may_nack_many = known.release_many = self.may_nack and dialect.release_many
+        self.answers_cancels = offers.get("accept_consumer_cancel_ok") is True
         known.native_dead_letter = dialect.native_dead_letter
         known.browse = dialect.browse
         known.blocked_notification = offers.get("connection.blocked") is True

@@ -587,9 +587,9 @@ class ClientChannel(BaseChannel):
         self.session.emit(operations.Flow(self.number, method.active))
 
     def cancelled(self, method: methods.BasicCancel) -> None:
-        """basic.cancel of the broker: the consumer's queue is gone."""
-        self.consumers.pop(method.consumer_tag, None)
-        if not method.nowait:
+        """basic.cancel of the broker: the consumer's queue is gone, or it has held messages for too long."""
+        known = self.consumers.pop(method.consumer_tag, None) is not None
+        if not method.nowait or (known and self.session.answers_cancels):
             self.write(methods.BasicCancelOk(method.consumer_tag))
         self.session.emit(operations.Cancelled(self.number, method.consumer_tag))
 

@@ -28,6 +28,7 @@ SERVER_CAPABILITIES: Final[Table] = {
     "exchange_exchange_bindings": True,
     "basic.nack": True,
     "consumer_cancel_notify": True,
+    "accept_consumer_cancel_ok": True,
     "connection.blocked": True,
     "consumer_priorities": True,
     "authentication_failure_close": True,

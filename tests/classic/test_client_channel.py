@@ -524,6 +524,15 @@ def test_the_server_ends_a_consumer(version: Version) -> None:
     assert methods(server) == [m.BasicCancelOk("tag")]
 
 
+def test_a_cancel_is_answered_where_the_broker_keeps_the_tag_for_that(version: Version) -> None:
+    capabilities = {**RABBITMQ["capabilities"], "accept_consumer_cancel_ok": True}  # type: ignore[dict-item]
+    server = consuming(version, {**RABBITMQ, "capabilities": capabilities})
+    assert server.say(m.BasicCancel("tag", True)) == [Cancelled(1, "tag")]
+    assert methods(server) == [m.BasicCancelOk("tag")]
+    assert server.say(m.BasicCancel("tag", True)) == [Cancelled(1, "tag")]
+    assert server.heard() == []
+
+
 def test_a_consumer_tag_names_one_consumer(version: Version) -> None:
     server = consuming(version)
     with pytest.raises(StateError, match="consumer tag 'tag' is in use"):

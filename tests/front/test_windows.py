@@ -11,6 +11,7 @@ import pytest
 from gateway.amqp.message import Message
 from gateway.amqp.operations import (
     Cancel,
+    Cancelled,
     Consume,
     DeclareQueue,
     DeleteQueue,
@@ -261,3 +262,17 @@ def test_batches_on_real_brokers(running: RunningFront, batch: int, unique_name:
         assert channel.queue_declare(queue, passive=True).method.message_count == 0
         channel.queue_delete(queue)
     connection.close()
+
+
+@pytest.mark.parametrize("estate", ["0-9-1"], indirect=True)
+async def test_a_window_of_which_the_broker_cancels_a_part_is_over(
+    estate: Estate, broker_queue: Callable[[], Any]
+) -> None:
+    """RabbitMQ 4.3 cancels a consumer that holds a message for too long, and only that one."""
+    channel = await consume(estate)
+    await until(lambda: len(channel.deliveries) == MANY)
+    further = next(tag for tag, runs in window(estate).further.items() if runs)
+    ((front_channel,),) = [client.channels.values() for client in estate.front.clients.values()]
+    front_channel.received(Cancelled(front_channel.number, further))
+    await until(lambda: Cancelled(channel.number, "tag") in channel.others)
+    await until(lambda: not [each for each in broker_queue().consumers if each.tag != further])

@@ -90,10 +90,12 @@ def cancel(channel: FrontChannel, request: operations.Cancel) -> None:
 
 
 def cancelled(channel: FrontChannel, operation: operations.Cancelled) -> None:
-    consumer = channel.consumers.get(operation.consumer_tag) or windows.owner(channel, operation)
+    ended = operation.consumer_tag
+    consumer = channel.consumers.get(ended) or windows.owner(channel, operation)
     if consumer is None:
         return
     tag = consumer.request.consumer_tag
+    windows.end(channel, consumer, ended)
     del channel.consumers[tag]
     deliveries.release(channel, consumer)
     channel.client.tell(operations.Cancelled(channel.number, tag))

@@ -103,6 +103,19 @@ def shrink(channel: FrontChannel, consumer: FrontConsumer, *, by_one: bool = Fal
         _set_prefetch(channel, window.size)
 
 
+def end(channel: FrontChannel, consumer: FrontConsumer, ended: str) -> None:
+    """The upstream has canceled one of the consumers of a window, for it has held messages for too long or its queue is
+    gone: cancel the others."""
+    if not _is_ready(channel):
+        return
+    running = [tag for tag, runs in consumer.window.further.items() if runs]
+    if consumer.is_running:
+        running.append(consumer.request.consumer_tag)
+    for tag in running:
+        if tag != ended:
+            channel.ask(operations.Cancel(channel.number, tag))
+
+
 def release(channel: FrontChannel, consumer: FrontConsumer) -> None:
     """The consumer is over at the upstream: give back what it took of the budget."""
     window = consumer.window
