@@ -14,7 +14,6 @@ import pytest
 
 from tests.clients.libraries import SUITES
 from tests.front.fronts import RunningFront
-from tests.servers.judge import Judge
 from tests.servers.process import HOST
 
 pytestmark = pytest.mark.broker
@@ -34,14 +33,6 @@ def front(rabbitmq43: Any) -> Iterator[RunningFront]:
     front = RunningFront(rabbitmq43.url("0-9-1"))
     yield front
     front.close()
-
-
-@pytest.fixture(scope="module")
-def java() -> Iterator[Judge]:
-    """Qpid's JMS client."""
-    judge = Judge()
-    yield judge
-    judge.close()
 
 
 def amqplib(port: int) -> str:
@@ -97,20 +88,3 @@ def test_a_prefetch_for_the_whole_channel(
     queues = [unique_name("global") for _ in range(2)]
     assert limited(front.port, queues) == LIMIT
     assert limited(rabbitmq43.port, queues) > LIMIT
-
-
-UNSERVED = {
-    "browse leaves messages": "RabbitMQ cannot browse",
-    "selector": "RabbitMQ ignores selectors, and the front refuses them on queues that others use",
-    "commit and rollback": "the client waits for ever at a rollback: front-door.md, what is missing",
-    "durable subscription outlives its connection": "RabbitMQ deletes its exclusive queue with the connection",
-}
-"""What of the application does not work."""
-
-
-def test_a_jms_application_of_0_8(rabbitmq43: Any, front: RunningFront, java: Judge) -> None:
-    """Each of its steps fails directly; all but a few work through the front."""
-    step = "send and receive"
-    assert java.scenario("0-8", rabbitmq43.port, "/", "BURL", only=step)[step] is not None
-    through = java.scenario("0-8", front.port, "/", "BURL")
-    assert {step for step, error in through.items() if error is not None} == set(UNSERVED)
