@@ -64,6 +64,11 @@ class FarEnd:
         """False: it hands out the entries of the headers sorted by name (RabbitMQ 4; docs/reference/brokers.md)."""
         return self.kind != "rabbitmq" or self.version == "0-8"
 
+    @property
+    def marks_what_comes_back(self) -> bool:
+        """False: it forgets in a rollback that a message was out."""
+        return self.kind != "brokerj"
+
     def name(self, stem: str = "t") -> str:
         """A name that nothing else has."""
         return f"{stem}-{uuid4().hex[:12]}"
