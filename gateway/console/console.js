@@ -5,12 +5,14 @@ import { begin, epoch, feeds, isAdmin, leave, may, mayPublish, paused, scopes, s
 import { go, link, route } from "./route.js";
 import { Dialog, Empty, Name, View, dialog, notices } from "./parts.js";
 import { Overview } from "./overview.js";
-import { BrokerPage, Brokers, NewQueue, QueuePage, Queues } from "./queues.js";
+import { BrokerPage, Brokers, Declare, QueuePage, Queues } from "./queues.js";
 import { LookPage } from "./look.js";
 import { MessagePage, Messages } from "./messages.js";
 import { Publish } from "./publish.js";
 import { Dead, DeadPage } from "./dead.js";
 import { AttemptPage } from "./endpoints.js";
+import { ExchangePage } from "./exchanges.js";
+import { FrontPage, Fronts } from "./fronts.js";
 import { Edit, KINDS, List, Page } from "./resources.js";
 import { Events, ReplayPage, Replays, Schedules } from "./work.js";
 import { Audit, Keys, Me } from "./access.js";
@@ -24,7 +26,7 @@ const consumes = () => may("consume") || may("subscribe");
 const NAV = [
   [null, [["", "h", () => true], ["brokers", "o", onBrokers], ["queues", "q", () => may("broker") || may("consume")]]],
   ["messages", [["messages", "m", () => may("history")], ["publish", "p", () => mayPublish()], ["dead", "d", isAdmin], ["schedules", "s", () => mayPublish()], ["events", "v", () => may("history")]]],
-  ["resources", [["subscriptions", "u", consumes], ["endpoints", "e", () => may("endpoint")], ["bridges", "b", isAdmin], ["taps", "t", isAdmin], ["replays", "r", isAdmin]]],
+  ["resources", [["subscriptions", "u", consumes], ["endpoints", "e", () => may("endpoint")], ["bridges", "b", isAdmin], ["taps", "t", isAdmin], ["fronts", "f", isAdmin], ["replays", "r", isAdmin]]],
   ["access", [["keys", "k", isAdmin], ["audit", "a", isAdmin], ["me", "i", () => true]]],
 ];
 const ALL = NAV.flatMap(([, views]) => views);
@@ -45,10 +47,13 @@ function view({ raw, parts }) {
   if (!kind) return html`<${Overview} />`;
   if (kind === "brokers") return one ? html`<${BrokerPage} key=${one} raw=${one} />` : html`<${Brokers} />`;
   if (kind === "queues") {
-    if (one === "new") return html`<${NewQueue} />`;
+    if (one === "new") return html`<${Declare} key="queues" kind="queues" />`;
     if (raw[3] === "messages") return html`<${LookPage} key=${raw.join("/")} rawBroker=${one} raw=${two} />`;
     return two !== undefined ? html`<${QueuePage} key=${`${one}/${two}`} rawBroker=${one} raw=${two} />` : html`<${Queues} />`;
   }
+  if (kind === "exchanges" && one === "new") return html`<${Declare} key="exchanges" kind="exchanges" />`;
+  if (kind === "exchanges" && two !== undefined) return html`<${ExchangePage} key=${`${one}/${two}`} rawBroker=${one} raw=${two} />`;
+  if (kind === "fronts") return one ? html`<${FrontPage} key=${one} raw=${one} />` : html`<${Fronts} />`;
   if (kind === "messages") return one ? html`<${MessagePage} key=${one} raw=${one} />` : html`<${Messages} />`;
   if (kind === "dead") return one ? html`<${DeadPage} key=${one} raw=${one} />` : html`<${Dead} />`;
   if (kind === "replays") return one ? html`<${ReplayPage} key=${one} raw=${one} />` : html`<${Replays} />`;
@@ -63,7 +68,7 @@ function view({ raw, parts }) {
   return html`<${View} title=${text.notFound}><${Empty}>${text.noView(parts.join("/"))}<//><//>`;
 }
 
-const place = computed(() => route.value.raw[0] ?? "");
+const place = computed(() => (route.value.raw[0] === "exchanges" ? "brokers" : route.value.raw[0] ?? ""));
 
 // ------------------------------------------------------------------------------------------------ frame
 
@@ -87,6 +92,8 @@ function Liveness() {
     onClick=${() => { paused.value = !paused.value; }}><span class="dot" aria-hidden="true"></span>${text.live[of]}</button>`;
 }
 
+const GLASS = html`<svg viewBox="0 0 16 16" width="16" height="16" fill="none" stroke="currentColor" stroke-width="1.8" stroke-linecap="round" aria-hidden="true"><circle cx="6.8" cy="6.8" r="4.6" /><path d="M10.4 10.4 14.2 14.2" /></svg>`;
+
 function Frame() {
   const [open, setOpen] = useState(false);
   const main = useRef(null);
@@ -104,7 +111,7 @@ function Frame() {
       <button class="menu" aria-expanded=${open} aria-controls="nav" onClick=${() => setOpen(!open)} aria-label=${text.menu}>☰</button>
       <a class="brand" href="#/"><img src="/console/icon.svg" alt="" width="24" height="24" /> ${text.product}</a>
       <span class="space"></span>
-      ${caller && html`<a class="button small" href="#/search" aria-label=${text.search.title} title=${text.search.title}>⌕</a>`}
+      ${caller && html`<a class="button find" href="#/search" aria-label=${text.search.title} title=${text.search.title}>${GLASS}</a>`}
       <${Liveness} />
       <button class="small" onClick=${() => { theme.value = { auto: "dark", dark: "light", light: "auto" }[theme.value]; }}
         aria-label=${text.themeNow(text.themes[theme.value])} title=${text.themeNow(text.themes[theme.value])}>${{ auto: "◐", dark: "☾", light: "☀" }[theme.value]}</button>
@@ -194,4 +201,3 @@ function Console() {
 
 render(html`<${Console} />`, document.getElementById("console"));
 begin();
-

@@ -9,7 +9,8 @@ const OLD = /^(old name of|another name of)/i;
 
 // Every schema has many ways to say the same: what is left is {kind, choices, nullable, ...}.
 export function shape(schema) {
-  const forms = (schema.anyOf ?? [schema]).flatMap((each) => each.allOf ?? [each]);
+  const forms = (schema.anyOf ?? [schema]).flatMap((each) => each.allOf ?? [each])
+    .flatMap((each) => (Array.isArray(each.type) ? each.type.map((type) => ({ ...each, type })) : [each]));
   const nullable = forms.some((each) => each.type === "null");
   const real = forms.filter((each) => each.type !== "null");
   const choices = real.flatMap((each) => each.enum ?? (each.const === undefined ? [] : [each.const]));
@@ -64,7 +65,7 @@ export function Fields({ schema, value, onChange, error, under = "", choices = {
   </div>`;
 }
 
-const COMMON = new Set(["queue", "exchange", "push", "mode", "url", "format", "lease", "filter", "paused", "client", "scopes"]);
+const COMMON = new Set(["queue", "exchange", "type", "push", "mode", "url", "format", "lease", "filter", "paused", "client", "scopes"]);
 
 function Field({ name, schema, value, onChange, error, path, must, choices }) {
   const found = shape(schema);

@@ -95,7 +95,7 @@ export function MessagePage({ raw }) {
       ${row.related.length > 0 && html`<section><h2>${words.related}</h2><ul class="plain">${row.related.map((id) => html`<li><a href=${link(`messages/${id}`)}><code>${visible(id)}</code></a></li>`)}</ul></section>`}
       <section><h2>${words.properties}</h2><${Facts} rows=${[
         [text.broker, html`<a href=${link(`brokers/${segment(row.broker)}`)}><${Name} of=${row.broker} /></a> <span class="quiet">${row.version}</span>`],
-        [words.filters.exchange, html`<${Name} of=${row.exchange === "" ? "amq.default" : row.exchange} />`],
+        [words.filters.exchange, html`<a href=${link(`exchanges/${segment(row.broker)}/${segment(row.exchange || "amq.default")}`)}><${Name} of=${row.exchange || "amq.default"} /></a>`],
         [words.filters.routing_key, html`<${Name} of=${row.routing_key} />`],
         [words.size, html`<${Num} value=${row.size} unit="bytes" />`],
         [words.filters.origin, row.origin], [words.filters.client, html`<${Name} of=${row.client} />`],

@@ -56,12 +56,12 @@ function amount(title, value, unit, path) {
 
 function Tile({ of, troubles }) {
   const bad = troubles.some((each) => each.kind === of.kind && each.severity === "bad");
-  const content = html`<span class="quiet">${text.nav[`${of.kind}s`] ?? words[`${of.kind}s`]}</span>
+  const content = html`<span class="quiet">${text.nav[`${of.kind}s`]}</span>
     <b class="num">${number(of.count)}${of.more ? "+" : ""}</b>
     ${of.count === 0 ? html`<span class="quiet">${words.none}</span>`
       : of.well === of.count ? html`<span class="state good">${of.kind === "queue" ? words.allTaken : words.allWell}</span>`
       : html`<span class=${`state ${bad ? "bad" : "warn"}`}>${(of.kind === "queue" ? words.notTaken : words.notWell)(of.count - of.well)}</span>`}`;
-  return TILES.has(`${of.kind}s`) ? html`<a class="tile" href=${link(`${of.kind}s`)}>${content}</a>` : html`<div class="tile">${content}</div>`;
+  return html`<a class="tile" href=${link(`${of.kind}s`)}>${content}</a>`;
 }
 
 const SHOWN = { confirmed: words.published, delivered: words.delivered, forwarded: words.forwarded };

@@ -6,6 +6,7 @@ import { filter, go, link, route } from "./route.js";
 import {
   Action, Empty, Facts, Json, Name, Num, Problem, Same, Search, Select, State, Table, Time, View, ask, tell,
 } from "./parts.js";
+import { BoundTo, Exchanges } from "./exchanges.js";
 import { Fields, places, useSchema } from "./forms.js";
 import { text } from "./text.js";
 
@@ -58,6 +59,7 @@ export function BrokerPage({ raw }) {
         { title: words.product, class: "mid", show: (each) => visible(`${each.product} ${each.product_version}`) },
         { title: text.reason, class: "grow mid", show: (each) => visible(each.reason) },
       ]} /></section>`}
+      ${may("broker", row.name) && html`<${Exchanges} rawBroker=${raw} />`}
       <details><summary>${words.capabilities}</summary><${Json} of=${row.capabilities} label=${words.capabilities} /></details>
       <${Same} path=${path} cli="gateway brokers" />`}
   <//>`;
@@ -204,17 +206,18 @@ export function QueuePage({ rawBroker, raw }) {
       <${Holders} path=${path} />
       <section><h2>${words.who}</h2>
         ${own.length + takes.length === 0 ? html`<${Empty}>${words.nobodyHere}<//>` : html`<ul class="plain">
-          ${own.map((each) => html`<li><a href=${link(`subscriptions/${segment(each.name)}`)}>${text.subscription} <${Name} of=${each.name} /></a>
+          ${own.map((each) => html`<li><a href=${link(`subscriptions/${segment(each.name)}`)}>${text.subscription} <${Name} of=${each.name} /></a>${" "}
             <${State} of=${each.state} /> ${each.leases > 0 && words.holds(each.leases)} ${visible(each.reason)}</li>`)}
-          ${takes.map((each) => html`<li><a href=${link(`bridges/${segment(each.name)}`)}>${words.bridge} <${Name} of=${each.name} /></a>
+          ${takes.map((each) => html`<li><a href=${link(`bridges/${segment(each.name)}`)}>${words.bridge} <${Name} of=${each.name} /></a>${" "}
             <${State} of=${each.state} /> ${each.in_flight > 0 && words.holds(each.in_flight)} ${visible(each.reason)}</li>`)}</ul>`}
       </section>
+      ${steers && html`<${BoundTo} rawBroker=${rawBroker} name=${name} />`}
       <section><h2>${words.look}</h2><p class="row">${may("consume", broker, name) && html`<a class="button primary" href=${link(`queues/${rawBroker}/${raw}/messages`)}>${words.lookInto}</a>`}
         ${may("history") && typeof name === "string" && html`<a class="button" href=${link("messages", { broker, exchange: "amq.default", routing_key: name })}>${words.lookLedger}</a>
           <a class="button" href=${link("dead", { q: name })}>${words.lookDead}</a>`}</p></section>
       <section><h2>${text.settings}</h2><${Facts} rows=${[
-        [words.durable, row.durable === null ? text.notKnown : row.durable ? text.yes : text.no],
-        [words.autoDelete, row.auto_delete === null ? text.notKnown : row.auto_delete ? text.yes : text.no],
+        [text.exchanges.durable, row.durable === null ? text.notKnown : row.durable ? text.yes : text.no],
+        [text.exchanges.autoDelete, row.auto_delete === null ? text.notKnown : row.auto_delete ? text.yes : text.no],
       ]} />${row.arguments && Object.keys(row.arguments).length > 0 && html`<${Json} of=${row.arguments} label=${words.arguments} />`}</section>
       <${Same} path=${path} cli=${`gateway queues show ${broker} ${bare(shown)}`} />`}
   <//>`;
@@ -254,12 +257,15 @@ function rate(history) {
   return words.change(change, span((last.at - first.at) / 1000));
 }
 
-export function NewQueue() {
+// A form for a queue or an exchange.
+export function Declare({ kind }) {
+  const about = text[kind];
+  const one = kind.slice(0, -1);
   const [broker, setBroker] = useState(route.value.query.get("broker") ?? "");
   const [name, setName] = useState("");
   const [settings, setSettings] = useState({ durable: true });
   const [error, setError] = useState(null);
-  const { schema } = useSchema("/v1/brokers/{broker}/queues/{queue}");
+  const { schema } = useSchema(`/v1/brokers/{broker}/${kind}/{${one}}`);
   const brokers = usePoll("/v1/brokers?limit=1000", 60_000);
   const names = (brokers.data?.brokers ?? []).map((each) => each.name).filter((each) => may("broker", each));
   const at = broker || names[0] || "BROKER";
@@ -267,23 +273,23 @@ export function NewQueue() {
     event.preventDefault();
     setError(null);
     try {
-      await request("PUT", `/v1/brokers/${segment(at)}/queues/${segment(name)}`, { body: settings });
-      tell(words.declared);
-      go(`queues/${segment(at)}/${segment(name)}`);
+      await request("PUT", `/v1/brokers/${segment(at)}/${kind}/${segment(name)}`, { body: settings });
+      tell(about.declared);
+      go(`${kind}/${segment(at)}/${segment(name)}`);
     } catch (failed) { setError(failed); }
   };
-  return html`<${View} title=${words.declare} crumbs=${[[text.nav.queues, "queues"]]}>
+  return html`<${View} title=${about.declare} crumbs=${[kind === "queues" ? [text.nav.queues, "queues"] : [text.nav.brokers, "brokers"]]}>
     <form class="edit" onSubmit=${save}>
-      <div class="field"><label for="queue-broker">${text.broker}</label><select id="queue-broker" onChange=${(event) => setBroker(event.currentTarget.value)}>
+      <div class="field"><label for="declare-broker">${text.broker}</label><select id="declare-broker" onChange=${(event) => setBroker(event.currentTarget.value)}>
         ${names.map((each) => html`<option value=${each} selected=${each === at}>${visible(each)}</option>`)}</select></div>
-      <div class="field"><label for="queue-name">${text.name}<b class="must">*</b></label><input id="queue-name" required value=${name} autocomplete="off"
+      <div class="field"><label for="declare-name">${text.name}<b class="must">*</b></label><input id="declare-name" required value=${name} autocomplete="off"
         onInput=${(event) => setName(event.currentTarget.value)} /></div>
       ${schema && html`<${Fields} schema=${schema} value=${settings} onChange=${setSettings} error=${error} />`}
       <${Problem} error=${error} fields=${places(schema)} />
-      <div class="buttons"><a class="button" href=${link("queues")}>${text.cancel}</a><button class="primary" disabled=${!name}>${words.declare}</button></div>
+      <div class="buttons"><a class="button" href=${link(kind === "queues" ? "queues" : `brokers/${segment(at)}`)}>${text.cancel}</a><button class="primary" disabled=${!name}>${about.declare}</button></div>
     </form>
-    <${Same} method="PUT" path=${`/v1/brokers/${segment(at)}/queues/${segment(name || "NAME")}`} body=${settings}
-      cli=${`gateway queues declare ${at} ${name || "NAME"}`} open />
+    <${Same} method="PUT" path=${`/v1/brokers/${segment(at)}/${kind}/${segment(name || "NAME")}`} body=${settings}
+      cli=${`gateway ${kind} declare ${quoted(at)} ${quoted(name || "NAME")}`} open />
   <//>`;
 }
 

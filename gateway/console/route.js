@@ -26,9 +26,9 @@ export function filter(changes) {
   route.value = parse();
 }
 
-const VIEWS = new Set(["brokers", "bridges", "endpoints", "subscriptions", "taps", "replays", "messages"]);
+const VIEWS = new Set(["brokers", "bridges", "endpoints", "subscriptions", "taps", "fronts", "replays", "messages"]);
 
-// The view of what a path of the API names; fronts and the ledger have none, and an exchange that of its broker.
+// The view of what a path of the API names; the ledger has none.
 export function viewOf(path) {
   const found = /^\/v1\/([a-z-]+)(.*)$/.exec(path);
   if (!found) return null;
@@ -36,6 +36,6 @@ export function viewOf(path) {
   if (kind === "dead-letters") return `#/dead${rest}`;
   if (kind === "scheduled") return `#/messages${rest}`;
   const [, broker, what, name] = /^\/([^/]+)\/(queues|exchanges)\/([^/]+)$/.exec(rest) ?? [];
-  if (kind === "brokers" && what) return what === "queues" ? `#/queues/${broker}/${name}` : `#/brokers/${broker}`;
+  if (kind === "brokers" && what) return `#/${what}/${broker}/${name}`;
   return VIEWS.has(kind) ? `#/${kind}${rest}` : null;
 }

@@ -45,7 +45,7 @@ function Answer({ sought }) {
     <section><h2>${words.names}</h2>
       <${Table} label=${words.names} rows=${names} empty=${words.noName} keyOf=${(row) => row.path} open=${open} columns=${[
         { title: text.name, class: "grow", show: (row) => html`<${Name} of=${row.name} />` },
-        { title: words.kind, show: (row) => words.kinds[row.kind] },
+        { title: words.kind, show: (row) => html`${words.kinds[row.kind]} ${row.state && html`<${State} of=${row.state} />`}` },
         { title: text.broker, class: "mid", show: (row) => row.broker && html`<${Name} of=${row.broker} />` },
       ]} />
       ${kinds.filter((each) => each.next && each.kind !== "message").map((each) => html`<${Action} key=${each.kind} tone="small" label=${words.more(words.kinds[each.kind])} act=${further(each, words.moreFound)} /> `)}</section>

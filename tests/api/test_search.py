@@ -124,6 +124,26 @@ async def test_names_of_every_kind(ask: Asked, house: House) -> None:
     assert told(await ask("no such thing")) == []
 
 
+async def test_replays_by_the_names_that_they_were_asked_for_with(ask: Asked, house: House) -> None:
+    for job in (
+        {"id": "b", "source": {"deliveries": {"subscription": "Billing"}}},
+        {
+            "id": "a",
+            "source": {"messages": {"broker": "fake", "routing_key": "invoices"}},
+            "target": {"broker": "other"},
+        },
+        {"id": "billing", "source": {"messages": {"broker": "fake"}}},
+    ):
+        assert (await ask.call("POST", "/v1/replays", job)).status_code == 201
+        await house.ended(str(job["id"]))
+    found = await ask("billing", kind="replay")
+    assert [(each["name"], each["match"]) for each in found["found"]] == [("billing", "id"), ("b", "name")]
+    assert told(await ask("voice", kind="replay")) == told(await ask("Other", kind="replay")) == [("replay", "a")]
+    first = await ask("fake", kind="replay", limit=1)
+    assert told(first) == [("replay", "a")]
+    assert told(await ask.page(of(first, "replay")["next"])) == [("replay", "billing")]
+
+
 async def test_it_says_what_it_did_not_search(ask: Asked, house: House) -> None:
     await queues(ask, "needle")
     found = await ask("needle")

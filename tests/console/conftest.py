@@ -93,6 +93,8 @@ class Served:
     """An endpoint, where there is one."""
     broker: str = BROKER
     """Where queues are declared."""
+    front_port: int = 0
+    """Of the front ``legacy``, where there is one."""
 
     @property
     def endpoint(self) -> str:
@@ -108,6 +110,19 @@ class Served:
     def queue(self, name: str, **settings: Any) -> None:
         self.call("PUT", f"/v1/brokers/{self.broker}/queues/{name}", settings)
 
+    def dead_letters(self, name: str, count: int) -> None:
+        """Subscription and queue of that name, with so many dead letters."""
+        self.queue(name)
+        self.call("PUT", f"/v1/subscriptions/{name}", {"broker": self.broker, "queue": name, "lease": "ledger"})
+        for number in range(count):
+            self.publish(name, f"dead {number}")
+        ids: list[str] = []
+        while len(ids) < count:
+            body = {"max_messages": count, "wait_seconds": 5}
+            found = self.call("POST", f"/v1/subscriptions/{name}:pull", body)["messages"]
+            ids += [each["ack_id"] for each in found]
+        self.call("POST", f"/v1/subscriptions/{name}:reject", {"ack_ids": ids, "reason": "cannot be read"})
+
     def publish(self, key: str, payload: Any, **more: Any) -> str:
         body = {"routing_key": key, "payload": payload, **more}
         found = self.call("POST", f"/v1/brokers/{self.broker}/exchanges/amq.default:publish", body)
@@ -117,6 +132,7 @@ class Served:
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory, receiver: Receiver) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("console")
+    front_port = free_port()
     gateway = Gateway(
         folder,
         {
@@ -124,6 +140,14 @@ def served(tmp_path_factory: pytest.TempPathFactory, receiver: Receiver) -> Iter
             "embedded": {"enabled": True, "port": free_port()},
             "outbound": {"allow": ["127.0.0.1/32"]},
             "ledger": {"headers": ["order"]},
+            "fronts": {
+                "legacy": {
+                    "port": front_port,
+                    "broker": "local-0-10",
+                    "users": [{"name": "till", "password": "till"}],
+                    "versions": ["0-9-1"],
+                }
+            },
             "api_keys": [{"name": name, "key": key_of(name), "scopes": scopes} for name, scopes in KEYS.items()],
         },
     )
@@ -131,7 +155,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, receiver: Receiver) -> Iter
     url = f"http://127.0.0.1:{gateway.port}"
     headers = {"authorization": f"Bearer {key_of('root')}"}
     with httpx.Client(base_url=url, headers=headers, trust_env=False, timeout=60) as client:
-        yield Served(url, client, gateway, receiver)
+        yield Served(url, client, gateway, receiver, front_port=front_port)
     gateway.terminate()
     gateway.close()
 
@@ -194,6 +218,15 @@ def something(served: Served) -> str:
         served.publish("shipments", {"parcel": number}, properties={"message_id": f"parcel-{number}"})
         served.publish("invoices-2026", {"invoice": number})
     served.publish("orders", "later", delay_seconds=3600)
+    exchange = f"/v1/brokers/{BROKER}/exchanges/orders.events"
+    served.call("PUT", exchange, {"type": "topic"})
+    for queue, key in (("orders.dead", "order.failed"), ("shipments", "order.shipped.#")):
+        binding = {"exchange": "orders.events", "queue": queue, "binding_key": key}
+        served.call("POST", f"/v1/brokers/{BROKER}/bindings", binding)
+    served.dead_letters("returns", 6)
+    served.call("POST", "/v1/keys", {"client": "late-shift", "scopes": ["history", f"consume:{BROKER}/*"]})
+    job = {"id": "returns-again", "source": {"deliveries": {"subscription": "returns"}}, "rate": 0.001}
+    served.call("POST", "/v1/replays", job)
     return served.publish("orders", {"order": 1}, properties={"message_id": "order-1", "type": "order"})
 
 

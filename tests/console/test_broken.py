@@ -204,7 +204,9 @@ class Walk:
 
 @pytest.fixture
 def walk(page: Page, request: pytest.FixtureRequest, tmp_path: Path) -> Walk:
-    return Walk(page, Path(PICTURES) if PICTURES else tmp_path, request.node.name.removeprefix("test_"))
+    return Walk(
+        page, Path(PICTURES) if PICTURES not in ("", "docs") else tmp_path, request.node.name.removeprefix("test_")
+    )
 
 
 def test_a_broker_that_is_down(walk: Walk) -> None:

@@ -52,6 +52,7 @@ def test_the_page_names_every_file_that_it_needs() -> None:
     assert named <= set(files())
     assert imported <= modules
     assert modules == imported | {"console.js"}
+    assert modules == set(re.findall(r'rel="modulepreload" href="/console/([^"]+)"', page)), "all are fetched at once"
 
 
 def test_every_word_of_the_catalog_is_used() -> None:

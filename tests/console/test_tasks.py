@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 
+import pika
+import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.console.conftest import BROKER, Open, Served, key_of, wait_until
@@ -186,21 +188,6 @@ def test_6_answers_why_it_is_stuck_and_helps(open_console: Open, served: Served)
     expect(page.locator(".story")).to_contain_text("acknowledged")
 
 
-def dead_letters(served: Served, name: str, count: int) -> list[str]:
-    """Subscription and queue of that name, with so many dead letters."""
-    served.queue(name)
-    served.call("PUT", f"/v1/subscriptions/{name}", {"broker": BROKER, "queue": name, "lease": "ledger"})
-    for number in range(count):
-        served.publish(name, f"dead {number}")
-    ids: list[str] = []
-    while len(ids) < count:
-        body = {"max_messages": count, "wait_seconds": 5}
-        found = served.call("POST", f"/v1/subscriptions/{name}:pull", body)["messages"]
-        ids += [each["ack_id"] for each in found]
-    served.call("POST", f"/v1/subscriptions/{name}:reject", {"ack_ids": ids, "reason": "cannot be read"})
-    return ids
-
-
 def dead_of(served: Served, name: str) -> int:
     found = served.call("GET", f"/v1/deliveries?state=dead&subscription={name}")["deliveries"]
     return len(found)
@@ -211,7 +198,7 @@ def of_region(page: Page, name: str) -> Locator:
 
 
 def test_7_redrives_dead_letters_one_some_and_all(open_console: Open, served: Served) -> None:
-    dead_letters(served, "invoices", 6)
+    served.dead_letters("invoices", 6)
     page = open_console("dead")
     row = of_region(page, "Dead letters by reason").locator("tbody tr", has_text="invoices")
     expect(row).to_contain_text("a consumer rejected it")
@@ -241,7 +228,7 @@ def test_7_redrives_dead_letters_one_some_and_all(open_console: Open, served: Se
 
 
 def test_7_deleting_all_needs_the_name_and_is_a_job(open_console: Open, served: Served) -> None:
-    dead_letters(served, "doomed", 2)
+    served.dead_letters("doomed", 2)
     page = open_console("dead?subscription=doomed")
     page.get_by_role("button", name="Delete all").click()
     button = page.locator("dialog").get_by_role("button", name="Delete")
@@ -254,7 +241,7 @@ def test_7_deleting_all_needs_the_name_and_is_a_job(open_console: Open, served: 
 
 
 def test_7_a_job_is_cancelled(open_console: Open, served: Served) -> None:
-    dead_letters(served, "slow", 3)
+    served.dead_letters("slow", 3)
     body = {"id": "slow-job", "source": {"deliveries": {"subscription": "slow"}}, "rate": 0.2}
     served.call("POST", "/v1/replays", body)
     page = open_console("replays/slow-job")
@@ -282,6 +269,7 @@ def test_8_watches_a_bridge_and_steers_it(open_console: Open, served: Served) ->
     expect(page.locator(".lead .state")).to_have_text("running")
     served.publish("old", "across")
     expect(page.locator(".facts div", has_text="Forwarded")).to_contain_text("1")
+    assert served.call("GET", f"/v1/brokers/{BROKER}/queues/new")["messages"] == 1
     page.get_by_role("button", name="Pause", exact=True).click()
     expect(page.locator(".lead .state")).to_have_text("paused")
     page.get_by_role("button", name="Compare by the ledger").click()
@@ -393,3 +381,59 @@ def test_12_makes_and_revokes_a_key_and_reads_who_did_it(open_console: Open, ser
 
     page.goto(f"{served.url}/console#/audit?action=revoke_key")
     expect(page.locator("tbody tr").first).to_contain_text("root")
+
+
+def test_an_exchange_has_a_page(open_console: Open, served: Served) -> None:
+    served.queue("copies")
+    page = open_console(f"brokers/{BROKER}")
+    page.get_by_role("link", name="Declare an exchange").click()
+    page.get_by_label("Name*").fill("sales.events")
+    page.locator("#field-type").fill("topic")
+    page.get_by_role("button", name="Declare an exchange").click()
+    expect(page).to_have_url(re.compile(f"exchanges/{BROKER}/sales.events$"))
+    expect(page.locator(".facts").first).to_contain_text("topic")
+    page.locator("summary", has_text="Bind a queue").click()
+    page.get_by_label("Name", exact=True).fill("nothing-of-that-name")
+    page.get_by_label("Binding key").fill("sale.#")
+    page.get_by_role("button", name="Bind", exact=True).click()
+    expect(page.get_by_role("alert")).to_contain_text("nothing-of-that-name")
+    page.get_by_label("Name", exact=True).fill("copies")
+    page.get_by_role("button", name="Bind", exact=True).click()
+    row = of_region(page, "Where its messages go").locator("tbody tr")
+    expect(row).to_contain_text("sale.#")
+    page.get_by_role("link", name="Publish", exact=True).last.click()
+    expect(page.get_by_label("Exchange", exact=True)).to_have_value("sales.events")
+    page.goto(f"{served.url}/console#/search?q=SALES.e")
+    of_region(page, "Names").get_by_role("link", name="sales.events").click()
+    row.get_by_role("link", name="copies").click()
+    expect(page.locator("h1")).to_have_text("copies")
+    of_region(page, "Where its messages come from").get_by_role("link", name="sales.events").click()
+    row.get_by_role("button", name="Unbind").click()
+    page.locator("dialog").get_by_role("button", name="Unbind").click()
+    expect(row).to_have_count(0)
+    page.get_by_role("button", name="Delete").click()
+    page.get_by_label("To confirm, type").fill("sales.events")
+    page.locator("dialog").get_by_role("button", name="Delete").click()
+    expect(page.locator("h1")).to_have_text(BROKER)
+    expect(page.get_by_role("link", name="Declare an exchange")).to_be_visible()
+    expect(page.get_by_role("link", name="sales.events")).to_have_count(0)
+
+
+def test_a_front_has_a_page_and_its_clients_are_disconnected(open_console: Open, served: Served) -> None:
+    login = pika.PlainCredentials("till", "till")
+    client = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", served.front_port, credentials=login))
+    page = open_console("search?q=legac")
+    of_region(page, "Names").locator("tr", has_text="Front").get_by_role("link").click()
+    expect(page).to_have_url(re.compile("fronts/legacy$"))
+    row = of_region(page, "Clients").locator("tbody tr")
+    expect(row).to_contain_text("till")
+    expect(row).to_contain_text("0-9-1")
+    row.get_by_role("button", name="Disconnect").click()
+    page.get_by_label("To confirm, type").fill("till")
+    page.locator("dialog").get_by_role("button", name="Disconnect").click()
+    expect(row).to_have_count(0)
+    with pytest.raises(pika.exceptions.ConnectionClosedByBroker):
+        client.process_data_events(5)
+    page.keyboard.press("g")
+    page.keyboard.press("f")
+    expect(of_region(page, "Fronts").locator("tbody tr")).to_contain_text(f"127.0.0.1:{served.front_port}")

@@ -3,38 +3,53 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
 from tests.console.conftest import BROKER, Open, Served
 
 PICTURES = os.environ.get("GATEWAY_TEST_PICTURES", "")
-"""Folder for pictures of every view; empty: none are kept."""
+"""Folder for pictures of every view; ``docs``: those that the documentation shows, in place; empty: none are kept."""
+REFERENCE = Path(__file__).parents[2] / "docs/reference"
 VIEWS = (
-    "brokers", f"brokers/{BROKER}", "queues", f"queues/{BROKER}/orders", f"queues/{BROKER}/orders/messages?no=1",
-    "queues/new", "messages", "messages/{id}", "publish", "dead", "dead?code=rejected", "schedules", "events",
-    "subscriptions", "subscriptions/shipping", "endpoints", "endpoints/warehouse", "bridges", "bridges/to-0-10",
-    "bridges/new", "taps", "replays", "keys", "audit", "me", "search?q=orders", "",
+    "", "brokers", f"brokers/{BROKER}", f"exchanges/{BROKER}/orders.events", "exchanges/new", "queues",
+    f"queues/{BROKER}/orders", f"queues/{BROKER}/orders/messages?no=1", "queues/new", "messages", "messages/{id}",
+    "publish", "dead", "dead?code=rejected&subscription=returns", "schedules", "events", "subscriptions",
+    "subscriptions/shipping", "endpoints", "endpoints/warehouse", "bridges", "bridges/to-0-10", "bridges/new", "taps",
+    "fronts", "fronts/legacy", "replays", "replays/returns-again", "keys", "audit", "me", "search?q=orders",
 )  # fmt: skip
+FORMS = {"bridges/new": "#field-source-queue", "exchanges/new": "#field-type", "queues/new": "details.more"}
+"""View -> a part of its form, which comes last."""
 TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+
+
+def picture(page: Page, view: str, width: int, theme: str) -> None:
+    """Keep a picture of a view, where somebody wants it."""
+    name = re.sub(r"[^\w.-]+", "-", view.format(id="message")) or "overview"
+    file = f"{name}-{width}-{theme}.png"
+    if PICTURES == "docs":
+        if any(f"(images/{file})" in each.read_text("utf-8") for each in REFERENCE.glob("console*.md")):
+            page.screenshot(path=REFERENCE / "images" / file)
+    elif PICTURES:
+        page.screenshot(path=Path(PICTURES) / file)
 
 
 def look(open_console: Open, served: Served, message: str, width: int, theme: str) -> list[str]:
     """Go through every view, and return what is wrong. ``message``: the id of one."""
     page = open_console(width=width, height={390: 844, 1280: 860, 2560: 1440}[width], theme=theme)
+    page.mouse.move(1, 1)  # nothing is lit up as under a pointer
     axe = Axe()
     wrong: list[str] = []
     for view in VIEWS:
         page.goto(f"{served.url}/console#/{view.format(id=message)}")
         expect(page.locator("main .quiet", has_text="Loading…")).to_have_count(0)
-        if view == "bridges/new":
-            page.locator("#field-source-queue").wait_for()
+        if view in FORMS:
+            page.locator(FORMS[view]).wait_for()
         page.wait_for_timeout(150)
-        if PICTURES:
-            name = view.format(id="message").replace("/", "-") or "overview"
-            page.screenshot(path=Path(PICTURES) / f"{name}-{width}-{theme}.png")
+        picture(page, view, width, theme)
         over = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         if over > 0:
             wrong.append(f"{view}: {over} pixels wider than the window")

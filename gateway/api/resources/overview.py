@@ -426,7 +426,7 @@ async def _dead(call: Call) -> list[Trouble]:
                 group.subscription,
                 "dead",
                 group.code,
-                f"{group.count:,}{'+' * group.more} dead letters: {CODES[group.code]}.",
+                f"{group.count:,}{'+' * group.more} dead letter{'s' * (group.count != 1)}: {CODES[group.code]}.",
                 "notice",
                 since=moment(group.first_at / 1e6),
                 path=f"/v1/dead-letters?{urlencode(asked, errors='replace')}",

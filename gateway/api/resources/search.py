@@ -34,6 +34,7 @@ from gateway.core.topology import EXCHANGE
 from gateway.errors import LedgerUnavailable
 from gateway.ledger import MessageFilter, OutboxEntry, OutboxFilter, StoredMessage, id_text, parse_id
 from gateway.notation.values import text_from_json, text_to_json
+from gateway.replays import ReplayRequest
 from gateway.runtime.threads import threads
 
 WITHIN: Final = 5.0
@@ -48,6 +49,8 @@ GAPS_MAX: Final = 200
 """Most gaps that are named."""
 PROPERTIES: Final = ("message_id", "correlation_id")
 """Properties of a message that are compared."""
+REPLAY_NAMES: Final = ("broker", "queue", "subscription", "endpoint", "exchange", "routing_key")
+"""What of a replay's source and target is compared."""
 
 Kind = Literal[
     "broker", "queue", "exchange", "subscription", "endpoint", "bridge", "tap", "front", "replay", "scheduled",
@@ -237,6 +240,8 @@ class Named(NamedTuple):
     name: str
     broker: str = ""
     state: str = ""
+    others: tuple[str, ...] = ()
+    """Names of others by which it is found, too: after those whose own name has the text."""
 
 
 def ranked(names: Iterable[Named], sought: Sought) -> tuple[list[Named], str | None]:
@@ -247,9 +252,14 @@ def ranked(names: Iterable[Named], sought: Sought) -> tuple[list[Named], str | N
         for each in names:
             low = each.name.casefold()
             if sought.low in low:
-                key = (0 if low == sought.low else 1 if low.startswith(sought.low) else 2, each.name, each.broker)
-                if after is None or key > after:
-                    yield key, each
+                rank = 0 if low == sought.low else 1 if low.startswith(sought.low) else 2
+            elif any(sought.low in other.casefold() for other in each.others):
+                rank = 3
+            else:
+                continue
+            key = (rank, each.name, each.broker)
+            if after is None or key > after:
+                yield key, each
 
     page = heapq.nsmallest(sought.limit + 1, fitting(), key=lambda pair: pair[0])
     if len(page) <= sought.limit:
@@ -270,16 +280,16 @@ def _place(cursor: str) -> tuple[int, str, str]:
 
 
 async def _names(
-    kind: Kind, names: Sequence[Named], sought: Sought, gaps: Sequence[Gap] = (), path: str = "", match: Match = "name"
+    kind: Kind, names: Sequence[Named], sought: Sought, gaps: Sequence[Gap] = (), path: str = "", own: Match = "name"
 ) -> Findings:
-    """``path``: of one, with ``{broker}`` and ``{name}``; empty: that of the kind."""
+    """``path``: of one, with ``{broker}`` and ``{name}``; empty: that of the kind. ``own``: what its own name is."""
     found, cursor = ranked(names, sought) if len(names) < MANY else await threads.run(ranked, names, sought)
     rows = [
         _found(
             kind,
             text_to_json(each.name),
             each.broker,
-            match,
+            own if sought.low in each.name.casefold() else "name",
             (path or f"/v1/{kind}s/{{name}}").format(broker=_segment(each.broker), name=_segment(each.name)),
             state=each.state,
         )
@@ -381,11 +391,18 @@ async def _replays(call: Call, sought: Sought) -> Findings:
     cursor: str | None = None
     while len(names) < LOOKED_MAX:
         page, cursor = await the_replays(call).page(cursor, PAGE)
-        names += [Named(job.id, state=job.state.value) for job in page]
+        names += [Named(job.id, state=job.state.value, others=_told(job.request)) for job in page]
         if cursor is None:
             break
     gaps = [_bounded("replays")] if cursor is not None else []
-    return await _names("replay", names, sought, gaps, match="id")
+    return await _names("replay", names, sought, gaps, own="id")
+
+
+def _told(request: ReplayRequest) -> tuple[str, ...]:
+    """The names that a replay was asked for with: where its messages come from, and where they go."""
+    source = getattr(request.source, request.source.kind)
+    values = (getattr(part, name, None) for part in (source, request.target) for name in REPLAY_NAMES)
+    return tuple(filter(None, values))
 
 
 # ------------------------------------------------------------------------------------------------------ messages
