@@ -6,11 +6,12 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from gateway.access.keys import StoredKeys
+from gateway.access.login import IssuerLogin
 from gateway.access.rates import Rates
 from gateway.access.scopes import Principal, principal_of
 from gateway.access.tokens import IssuedTokens
 from gateway.access.trail import Trail
-from gateway.config import AccessSettings, Config, asks_for_credentials
+from gateway.config import AccessSettings, Config, TokenSettings, asks_for_credentials
 from gateway.errors import ConfigurationError
 from gateway.ledger import Ledger
 from gateway.outbound import GuardedTransport
@@ -35,8 +36,13 @@ class Access:
         """Name in a certificate -> who that is."""
         self.tokens: IssuedTokens | None = None
         """Bearer tokens; None: none are taken."""
+        self.login: IssuerLogin | None = None
+        """The login at the issuer of tokens; None: there is none."""
         if config.access.tokens.issuer and transport is not None:
             self.tokens = IssuedTokens(config.access.tokens, transport)
+            self.login = _login(config.access.tokens, self.tokens, transport)
+        elif config.access.tokens.login.client_id:
+            raise ConfigurationError("access.tokens.issuer is not set, and login.client_id is")
         self.trail = Trail(ledger) if self.required else None
         """The audit log; None: it is a development gateway, which does not identify callers."""
 
@@ -54,7 +60,7 @@ class Access:
         rates = Rates(settings.rate, settings.burst) if settings.rate and self.required else None
         takes_tokens = bool(settings.tokens.issuer)
         if takes_tokens:
-            IssuedTokens(settings.tokens, guard)
+            _login(settings.tokens, IssuedTokens(settings.tokens, guard), guard)
 
         def commit() -> IssuedTokens | None:
             before = self._settings
@@ -68,6 +74,7 @@ class Access:
             if settings.tokens == before.tokens:
                 return None
             old, self.tokens = self.tokens, IssuedTokens(settings.tokens, transport) if takes_tokens else None
+            self.login = None if self.tokens is None else _login(settings.tokens, self.tokens, transport)
             return old
 
         return commit
@@ -91,6 +98,11 @@ class Access:
                 await self.tokens.close()
             if self.trail is not None:
                 await self.trail.close()
+
+
+def _login(settings: TokenSettings, tokens: IssuedTokens, transport: GuardedTransport) -> IssuerLogin | None:
+    """Raises ConfigurationError."""
+    return IssuerLogin(settings, tokens, transport) if settings.login.client_id else None
 
 
 def _strangers(settings: AccessSettings, required: bool) -> Rates | None:

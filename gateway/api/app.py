@@ -20,7 +20,7 @@ from gateway.access.access import Access
 from gateway.access.rates import address_of
 from gateway.access.scopes import DEVELOPER, VISITOR, Principal
 from gateway.access.trail import Trail
-from gateway.api.about import budgets, console, documents, openapi, well_known
+from gateway.api.about import budgets, console, documents, login, openapi, well_known
 from gateway.api.history import audit, events, log, runs, statistics, timeline
 from gateway.api.history.traced import Trace, begin, follow
 from gateway.api.http import auth, callers, eager
@@ -118,6 +118,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     *taps.ROUTES,
     *keys.ROUTES,
     *callers.ROUTES,
+    *login.ROUTES,
     *audit.ROUTES,
     *endpoints.ROUTES,
     *attempts.ROUTES,

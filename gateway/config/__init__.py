@@ -6,7 +6,14 @@ checked against them. An unknown key is refused, with the name of the key and of
 
 from __future__ import annotations
 
-from gateway.config.access import JWT_CLIENT, AccessSettings, ApiKeySettings, CertificateSettings, TokenSettings
+from gateway.config.access import (
+    JWT_CLIENT,
+    AccessSettings,
+    ApiKeySettings,
+    CertificateSettings,
+    LoginSettings,
+    TokenSettings,
+)
 from gateway.config.base import Name, Port, Seconds, Settings
 from gateway.config.bounds import budget_bounds
 from gateway.config.bridges import BridgePlace, BridgeSettings, BridgeSource, BridgeTarget, check_bridge
@@ -71,6 +78,7 @@ __all__ = [
     "HttpSettings",
     "HttpTls",
     "LedgerSettings",
+    "LoginSettings",
     "ManagementUrl",
     "Name",
     "OpsSettings",

@@ -29,6 +29,23 @@ class ApiKeySettings(Settings, frozen=True):
     part."""
 
 
+class LoginSettings(Settings, frozen=True):
+    """``[access.tokens.login]``: how people get a token of the issuer in the console: OpenID Connect, the authorization
+    code flow with PKCE."""
+
+    client_id: str = ""
+    """The console as the issuer knows it: a public client whose redirect URI is the address of ``/console``. Empty: the
+    console asks for a key or a token."""
+    authorize_url: str = ""
+    """The issuer's authorization endpoint, which the browser opens."""
+    token_url: str = ""
+    """The issuer's token endpoint, which the gateway asks; under the same guard as endpoints: see ``[outbound]``."""
+    scope: str = "openid"
+    """Scopes that are asked for, with blanks between them."""
+    use: Literal["access_token", "id_token"] = "access_token"
+    """Which token of the answer logs in. It must be a JWT of this issuer and for this audience."""
+
+
 class TokenSettings(Settings, frozen=True):
     """``[access.tokens]``: bearer tokens (JWT) of an issuer, beside API keys."""
 
@@ -53,6 +70,7 @@ class TokenSettings(Settings, frozen=True):
     scopes: dict[str, tuple[str, ...]] = {}
     """What a scope of the issuer stands for here; others are passed over. Empty: scopes of the gateway stand for
     themselves."""
+    login: LoginSettings = LoginSettings()
 
 
 class CertificateSettings(Settings, frozen=True):

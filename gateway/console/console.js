@@ -2,6 +2,7 @@
 
 import { Fragment, computed, effect, html, now, render, signal, span, useEffect, useRef, useState, visible } from "./base.js";
 import { begin, epoch, feeds, isAdmin, leave, may, mayPublish, paused, scopes, session } from "./api.js";
+import { Login, returned } from "./login.js";
 import { go, link, route } from "./route.js";
 import { Dialog, Empty, Name, View, dialog, notices } from "./parts.js";
 import { Overview } from "./overview.js";
@@ -133,28 +134,6 @@ function Frame() {
   </div>`;
 }
 
-function Login() {
-  const [typed, setTyped] = useState("");
-  const [busy, setBusy] = useState(false);
-  const { problem, caller } = session.value;
-  const run = async (event) => {
-    event.preventDefault();
-    setBusy(true);
-    await begin(typed.trim());
-    setBusy(false);
-    setTyped("");
-  };
-  return html`<${Dialog} title=${caller ? text.login.again : text.login.title} closes=${false}>
-    <form class="login" onSubmit=${run}>
-      <p>${caller ? text.login.againWhat : text.login.what}</p>
-      <div class="field"><label for="key">${text.login.key}</label>
-        <input id="key" type="password" autofocus required autocomplete="current-password" spellcheck=${false} value=${typed} onInput=${(event) => setTyped(event.currentTarget.value)} /></div>
-      ${problem && html`<div class="problem" role="alert">${visible(problem)}</div>`}
-      <p class="quiet">${text.login.memory}</p>
-      <div class="buttons"><button class="primary" disabled=${busy || !typed}>${busy ? text.working : text.login.enter}</button></div>
-    </form><//>`;
-}
-
 function Notices() {
   return html`<div class="notices" role="status" aria-live="polite">${notices.value.map((each) => html`<p key=${each.id} class=${each.tone}>${visible(each.words)}</p>`)}</div>`;
 }
@@ -199,5 +178,9 @@ function Console() {
     ${session.value.state === "out" && html`<${Login} key=${epoch.value} />`}<//>`;
 }
 
-render(html`<${Console} />`, document.getElementById("console"));
-begin();
+if (returned) render(html`<main class="returned"><h1>${text.login.returned}</h1><p>${text.login.returnedWhat}</p></main>`, document.getElementById("console"));
+else {
+  render(html`<${Console} />`, document.getElementById("console"));
+  begin();
+}
+

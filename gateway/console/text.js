@@ -39,6 +39,8 @@ export const text = {
     title: "Log in", again: "Log in again", key: "API key or token", enter: "Log in",
     what: "Enter an API key of this gateway. You can do here what its scopes allow.",
     againWhat: "Your credential no longer counts. Log in to go on: what you have typed is still there.",
+    at: (host) => `Log in at ${host}`, inWindow: "Log in in the window that has opened.", blocked: "The browser did not open the window. Allow this page to open windows, and try again.",
+    returned: "You are back", returnedWhat: "The console has what it needs to log you in. You can close this window.",
     memory: "The key stays in this page's memory. It is gone when you close or reload the page.",
   },
   keys: {

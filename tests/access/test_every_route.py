@@ -29,6 +29,8 @@ OPEN = {
     "console",
     "console_folder",
     "console_asset",
+    "get_login",
+    "redeem_login",
 }
 """What anybody may read. A new one is added here on purpose, or this fails."""
 FOREIGN = (
