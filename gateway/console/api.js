@@ -154,6 +154,9 @@ export const mayPublish = (broker, exchange) => may("publish", broker, exchange)
 
 // -------------------------------------------------------------------------------------- what is followed
 
+const SHARE = 30; // what takes a second to read is read every 30 seconds, so that a view costs the gateway little
+const SELDOM = 60_000; // milliseconds: as seldom as that at most
+
 // Read again and again: {data, error, at, reload}. What was read last stays while a read fails, and says how old it is.
 export function usePoll(path, every = 5000, read = get) {
   const [state, setState] = useState({ data: null, error: null, at: 0 });
@@ -168,11 +171,14 @@ export function usePoll(path, every = 5000, read = get) {
     const once = async (forced = false) => {
       clearTimeout(timer);
       if (reading) return;
+      let pause = every;
       if (forced || (!paused.value && !document.hidden && session.value.state === "in")) {
         reading = true;
+        const began = performance.now();
         try {
           const data = await read(path, (partial) => live && setState({ data: partial, error: null, at: Date.now() }));
           if (live) { setState({ data, error: null, at: Date.now() }); feed({ at: Date.now(), failed: "" }); }
+          pause = Math.max(every, Math.min(SELDOM, (performance.now() - began) * SHARE));
         } catch (error) {
           if (live) {
             setState((before) => ({ ...before, error }));
@@ -181,7 +187,7 @@ export function usePoll(path, every = 5000, read = get) {
         }
         reading = false;
       }
-      if (live) timer = setTimeout(once, every);
+      if (live) timer = setTimeout(once, pause);
     };
     run.current = () => once(true);
     once(session.value.state === "in");

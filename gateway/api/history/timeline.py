@@ -172,7 +172,7 @@ ROUTES = (
         codes=("invalid_parameter", "ledger_unavailable"),
         description=(
             "With a filter a page may have fewer messages than `limit`, or none, and a next page all the same: at most "
-            "50,000 messages are looked at for each."
+            "500,000 messages are looked at for each, for 2 s."
         ),
         tag="messages",
     ),

@@ -518,7 +518,7 @@ ROUTES: Final = (
             "Names are those of everything that the caller may list. Messages are found by the whole of their id, "
             "`message_id`, `correlation_id` or routing key, or by `NAME=VALUE` of a header that the ledger keeps; "
             "scheduled publishes by a part of exchange or routing key. Each kind is searched for "
-            f"{WITHIN:g} s at most, messages for 2 s and 50,000 of them; `next` goes on. `gaps` name what was not "
+            f"{WITHIN:g} s at most, messages for 2 s and 500,000 of them; `next` goes on. `gaps` name what was not "
             "searched, or only in part, and why."
         ),
         tag="administration",

@@ -26,9 +26,11 @@ from gateway.ledger.writing.records import MessageFilter, StoredMessage
 from gateway.ledger.writing.states import LATE_KINDS, RULES, EventKind, MessageState, kinds_of
 from gateway.runtime.clock import monotonic_time
 
-CHUNK_MIN, CHUNK_MAX = 500, 2_000
+CHUNK_MIN, CHUNK_MAX = 500, 16_000
 """Messages that one statement looks at: few at first, so that a page of the newest comes at once."""
-ROWS = 50_000
+CHUNK_SECONDS = 0.1
+"""A chunk that took longer is followed by one that is half as large."""
+ROWS = 500_000
 """Most messages that are looked at for a page."""
 SECONDS = 2.0
 """How long a page is searched for; a chunk that has begun is brought to its end."""
@@ -70,7 +72,8 @@ def list_messages(
     conditions = list(_conditions(connection.dialect.name, where))
     query = sa.select(messages, _LAST_KIND.label("kind")).where(*conditions).order_by(messages.c.id.desc())
     found: list[StoredMessage] = []
-    seen, chunk, end = 0, max(CHUNK_MIN, limit + 1), clock() + SECONDS
+    seen, chunk, last = 0, max(CHUNK_MIN, limit + 1), clock()
+    end = last + SECONDS
     while True:
         edge = connection.execute(_edge(since, below, chunk)).scalar()
         wanted = limit + 1 - len(found)
@@ -86,8 +89,10 @@ def list_messages(
         if edge is None:
             return found, None
         seen += chunk
-        below, chunk = edge, min(chunk * 2, CHUNK_MAX)
-        if seen >= ROWS or clock() >= end:
+        now = clock()
+        below, chunk = edge, min(chunk * 2, CHUNK_MAX) if now - last < CHUNK_SECONDS else max(CHUNK_MIN, chunk // 2)
+        last = now
+        if seen >= ROWS or now >= end:
             return found, edge.hex()
 
 
