@@ -16,13 +16,15 @@ import sqlalchemy as sa
 from gateway.errors import EtagMismatch, LedgerDamaged
 from gateway.ledger.db.encoding import document, octets, parse, text
 from gateway.ledger.db.models import resources
+from gateway.ledger.db.prepared import StaticStatement
 from gateway.ledger.db.shards import INSERT
 from gateway.ledger.writing.records import ResourceRecord
 
 _KIND = resources.c.kind == sa.bindparam("of", type_=sa.Text)
 _THIS = _KIND & (resources.c.name == sa.bindparam("this", type_=sa.LargeBinary))
-_GET = sa.select(resources).where(_THIS)
-_GET_TO_CHANGE = _GET.with_for_update()
+_FIND = sa.select(resources).where(_THIS)
+_GET = StaticStatement(_FIND)
+_GET_TO_CHANGE = StaticStatement(_FIND.with_for_update())
 _INSERT = {
     name: insert(resources)
     .on_conflict_do_nothing(index_elements=[resources.c.kind, resources.c.name])
@@ -40,7 +42,9 @@ _UPDATE = (
     )
 )
 _DELETE = sa.delete(resources).where(_THIS)
-_LIST = sa.select(resources).where(_KIND).order_by(resources.c.name)
+_SOME = sa.select(resources).where(_KIND).order_by(resources.c.name).limit(sa.bindparam("most", type_=sa.Integer))
+_LIST = StaticStatement(_SOME)
+_LIST_BEHIND = StaticStatement(_SOME.where(resources.c.name > sa.bindparam("behind", type_=sa.LargeBinary)))
 ANY, NONE = "*", ""
 """``if_match``: it exists, it does not."""
 
@@ -50,7 +54,7 @@ def put(
 ) -> tuple[str, bool]:
     """Create or replace; the etag, and whether it is new. ``now`` in microseconds since 1970."""
     this = {"of": kind, "this": octets(name)}
-    found = connection.execute(_GET_TO_CHANGE, this).one_or_none()
+    found = _GET_TO_CHANGE.row(connection, this)
     _check(kind, name, found, if_match)
     encoded = document(spec)
     etag = etag_of(spec)
@@ -58,7 +62,7 @@ def put(
         row = {"kind": kind, "name": this["this"], "spec": encoded, "etag": etag, "created_at": now, "updated_at": now}
         if connection.execute(_INSERT[connection.dialect.name], row).one_or_none() is not None:
             return etag, True
-        found = connection.execute(_GET_TO_CHANGE, this).one()
+        found = _GET_TO_CHANGE.row(connection, this)
         _check(kind, name, found, if_match)
     if found.etag != etag:
         connection.execute(_UPDATE, {**this, "new_spec": encoded, "new_etag": etag, "now": now})
@@ -67,7 +71,7 @@ def put(
 
 def get(connection: sa.Connection, kind: str, name: str) -> ResourceRecord | None:
     """One by name."""
-    row = connection.execute(_GET, {"of": kind, "this": octets(name)}).one_or_none()
+    row = _GET.row(connection, {"of": kind, "this": octets(name)})
     return None if row is None else _resource(row)
 
 
@@ -75,10 +79,11 @@ def page(
     connection: sa.Connection, kind: str, cursor: str | None, limit: int
 ) -> tuple[list[ResourceRecord], str | None]:
     """Some by name, and the cursor behind them: the last name."""
-    query = _LIST.limit(limit + 1)
-    if cursor is not None:
-        query = query.where(resources.c.name > octets(cursor))
-    rows = connection.execute(query, {"of": kind}).all()
+    values = {"of": kind, "most": limit + 1}
+    if cursor is None:
+        rows = _LIST.rows(connection, values)
+    else:
+        rows = _LIST_BEHIND.rows(connection, {**values, "behind": octets(cursor)})
     found = [_resource(row) for row in rows[:limit]]
     return found, found[-1].name if len(rows) > limit else None
 
@@ -86,7 +91,7 @@ def page(
 def delete(connection: sa.Connection, kind: str, name: str, if_match: str | None) -> bool:
     """Delete; whether there was one."""
     this = {"of": kind, "this": octets(name)}
-    found = connection.execute(_GET_TO_CHANGE, this).one_or_none()
+    found = _GET_TO_CHANGE.row(connection, this)
     _check(kind, name, found, if_match)
     if found is None:
         return False

@@ -8,15 +8,19 @@ Transactions, connections and errors stay SQLAlchemy's: what the driver raises h
 from __future__ import annotations
 
 import re
+from collections import namedtuple
 from collections.abc import Callable, Mapping
-from functools import wraps
-from typing import Any, TypeVar
+from functools import partial, wraps
+from types import MappingProxyType
+from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 
 from gateway.ledger.db.engine import Database, Row, run
 
 T = TypeVar("T")
+make_row: Final[Any] = partial(namedtuple, rename=True)
+NO_PARAMETERS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 def once(prepare: Callable[[T, Database], None]) -> Callable[[T, Database], None]:
@@ -41,9 +45,11 @@ class PreparedStatement:
     __slots__ = ("_fixed", "_positions", "_text")
 
     def __init__(self, database: Database, statement: sa.Executable) -> None:
+        self._compile(database.url.get_dialect(), statement)
+
+    def _compile(self, dialect: Any, statement: sa.Executable) -> Any:
         assert isinstance(statement, sa.ClauseElement)
-        dialect: Any = database.url.get_dialect()
-        if database.dialect == "sqlite":
+        if dialect.name == "sqlite":
             # Numbered, a value is given once, wherever it stands: the driver would copy it for each place.
             compiled: Any = statement.compile(dialect=dialect(paramstyle="numeric_dollar"))
             self._text = re.sub(r"\$(\d)", r"?\1", str(compiled))
@@ -52,6 +58,7 @@ class PreparedStatement:
             self._text = str(compiled)
         self._positions: tuple[str, ...] | None = tuple(compiled.positiontup) if compiled.positional else None
         self._fixed = {name: value for name, value in compiled.params.items() if value is not None}
+        return compiled
 
     def run(self, connection: sa.Connection, parameters: Mapping[str, Any]) -> list[Row]:
         """Execute it. ``parameters`` holds the values of its ``bindparam``s."""
@@ -59,3 +66,38 @@ class PreparedStatement:
         if self._positions is None:
             return run(connection, self._text, values)
         return run(connection, self._text, [values[name] for name in self._positions])
+
+
+class StaticStatement:
+    """The same for a statement of a module, which knows no database: it is compiled when it first runs at one. Rows
+    have their columns by name, as they come from the driver."""
+
+    __slots__ = ("_made", "_statement")
+
+    def __init__(self, statement: sa.Executable) -> None:
+        self._statement = statement
+        self._made: dict[str, tuple[PreparedStatement, Callable[[Row], Any]]] = {}
+
+    def rows(self, connection: sa.Connection, parameters: Mapping[str, Any] = NO_PARAMETERS) -> list[Any]:
+        """Execute it; all that it returns."""
+        made = self._made.get(connection.dialect.name) or self._make(type(connection.dialect))
+        return list(map(made[1], made[0].run(connection, parameters)))
+
+    def row(self, connection: sa.Connection, parameters: Mapping[str, Any] = NO_PARAMETERS) -> Any:
+        """The first row; None: there is none."""
+        rows = self.rows(connection, parameters)
+        return rows[0] if rows else None
+
+    def scalar(self, connection: sa.Connection, parameters: Mapping[str, Any] = NO_PARAMETERS) -> Any:
+        """The first value of the first row; None: there is none."""
+        row = self.row(connection, parameters)
+        return None if row is None else row[0]
+
+    def _make(self, dialect: Any) -> tuple[PreparedStatement, Callable[[Row], Any]]:
+        prepared = PreparedStatement.__new__(PreparedStatement)
+        compiled = prepared._compile(dialect, self._statement)
+        columns = [(each.keyname, each.type) for each in compiled._result_columns]
+        if any(isinstance(kind, sa.TypeDecorator) for _, kind in columns):
+            raise TypeError(f"{self._statement}: a column is not what the driver returns")
+        made = self._made[dialect.name] = prepared, make_row("StaticRow", [name for name, _ in columns])._make
+        return made

@@ -61,6 +61,11 @@ def configuration() -> dict[str, Any]:
     }
 
 
+_IS_MADE = {
+    "sqlite": "SELECT EXISTS (SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'alembic_version')",
+    "postgresql": "SELECT to_regclass('alembic_version') IS NOT NULL",
+}
+"""Dialect -> whether there is a schema."""
 _PARTITION = re.compile(rf"({'|'.join(PARTITIONED)})_(default|d\d+)")
 
 
@@ -130,9 +135,9 @@ def _give_pages_back(connection: sa.Connection) -> None:
 
 def current(connection: sa.Connection) -> int:
     """The number of the database's revision; 0: there is no schema yet."""
-    if not sa.inspect(connection).has_table("alembic_version"):
+    if not connection.exec_driver_sql(_IS_MADE[connection.dialect.name]).scalar():
         return 0
-    found = connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar()
+    found = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
     return int(found) if found is not None else 0
 
 

@@ -22,7 +22,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from gateway.ledger.db.engine import Database
 from gateway.ledger.db.models import shards
-from gateway.ledger.db.prepared import PreparedStatement
+from gateway.ledger.db.prepared import PreparedStatement, once
 
 INSERT: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 """Dialect -> INSERT with ON CONFLICT, which both have in the same words."""
@@ -50,37 +50,39 @@ class Shards:
         """The database's clock, in microseconds, at the last ``enter``."""
         self.clock = database.clock
         self._microseconds = int(seconds * 1_000_000)
-        until = database.clock + self._microseconds
-        lapsed: sa.ColumnElement[bool] = shards.c.owner.is_not(None)
-        if database.shared:
-            lapsed &= shards.c.expires_at < database.clock
-        waiting = sa.select(shards.c.shard).where(lapsed).order_by(shards.c.shard)
-        self._fence_lapsed = (
-            sa.update(shards)
-            .where(shards.c.shard.in_(waiting.with_for_update(skip_locked=True)), lapsed)
-            .values(owner=None, fence=shards.c.fence + 1)
-            .returning(shards.c.shard)
-        )
-        self._find_free = (
+        self._prepare(database)
+        self._fence = self._fence_lapsed if database.shared else self._fence_all
+
+    @once
+    def _prepare(self, database: Database) -> None:
+        until = database.clock + sa.bindparam("lasts", type_=sa.BigInteger)
+        owner = sa.bindparam("me", type_=sa.Text)
+        owned = shards.c.owner.is_not(None)
+        self._fence_all = self._fencing(database, owned)
+        self._fence_lapsed = self._fencing(database, owned & (shards.c.expires_at < database.clock))
+        self._find_free = PreparedStatement(
+            database,
             sa.select(shards.c.shard)
             .where(shards.c.owner.is_(None), shards.c.fence < RETIRED)
             .order_by(shards.c.shard)
             .limit(1)
-            .with_for_update(skip_locked=True)
+            .with_for_update(skip_locked=True),
         )
         mine = (shards.c.shard == sa.bindparam("my_shard")) & (shards.c.fence == sa.bindparam("my_fence"))
-        self._take = (
+        self._take = PreparedStatement(
+            database,
             sa.update(shards)
             .where(shards.c.shard == sa.bindparam("my_shard"))
             .values(owner=owner, fence=shards.c.fence + 1, expires_at=until)
-            .returning(shards.c.shard, shards.c.fence)
+            .returning(shards.c.shard, shards.c.fence),
         )
         number = sa.select(sa.func.coalesce(sa.func.max(shards.c.shard) + 1, 0)).scalar_subquery()
-        self._create = (
+        self._create = PreparedStatement(
+            database,
             INSERT[database.dialect](shards)
             .values(shard=number, owner=owner, fence=1, expires_at=until, next_sequence=1, commits=0)
             .on_conflict_do_nothing(index_elements=[shards.c.shard])
-            .returning(shards.c.shard, shards.c.fence)
+            .returning(shards.c.shard, shards.c.fence),
         )
         self._enter = PreparedStatement(
             database,
@@ -108,23 +110,35 @@ class Shards:
             .returning(shards.c.next_log, shards.c.log_octets),
         )
         self._commits = sa.select(shards.c.commits).where(mine).with_for_update()
-        self._release = sa.update(shards).where(mine).values(owner=None, fence=shards.c.fence + 1)
+        self._release = PreparedStatement(
+            database, sa.update(shards).where(mine).values(owner=sa.null(), fence=shards.c.fence + 1)
+        )
+
+    @staticmethod
+    def _fencing(database: Database, lapsed: sa.ColumnElement[bool]) -> PreparedStatement:
+        waiting = sa.select(shards.c.shard).where(lapsed).order_by(shards.c.shard)
+        return PreparedStatement(
+            database,
+            sa.update(shards)
+            .where(shards.c.shard.in_(waiting.with_for_update(skip_locked=True)), lapsed)
+            .values(owner=sa.null(), fence=shards.c.fence + 1)
+            .returning(shards.c.shard),
+        )
 
     def acquire(self, connection: sa.Connection) -> ShardLease:
         """Lease a shard: one that nobody has, or a new one."""
         self.fence_lapsed(connection)
-        free = connection.execute(self._find_free).scalar()
-        taken: Any = None
-        if free is not None:
-            taken = connection.execute(self._take, {"my_shard": free}).one()
-        while taken is None:  # somebody else made the same number: it is there now, count on
-            taken = connection.execute(self._create).one_or_none()
-        return ShardLease(taken.shard, taken.fence)
+        mine = {"me": self.owner, "lasts": self._microseconds}
+        free = self._find_free.run(connection, {})
+        taken = self._take.run(connection, {"my_shard": free[0][0], **mine}) if free else []
+        while not taken:  # somebody else made the same number: it is there now, count on
+            taken = self._create.run(connection, mine)
+        return ShardLease(*taken[0])
 
     def fence_lapsed(self, connection: sa.Connection) -> list[int]:
         """Fence the shards whose leases ran out. SQLite, where the file's lock proves that nobody else lives:
         all that have an owner; so only before the own shard is leased."""
-        return list(connection.execute(self._fence_lapsed).scalars())
+        return [shard for (shard,) in self._fence.run(connection, {})]
 
     def enter(self, connection: sa.Connection, lease: ShardLease, rows: int) -> tuple[int, int]:
         """Lock the own shard, renew its lease and take ``rows`` sequence numbers: the first of them, and the
@@ -133,7 +147,7 @@ class Shards:
         Raises:
             Fenced: somebody took over.
         """
-        mine = {"my_shard": lease.shard, "my_fence": lease.fence, "taken": rows}
+        mine = {"my_shard": lease.shard, "my_fence": lease.fence, "taken": rows, "lasts": self._microseconds}
         found = self._enter.run(connection, mine)
         if not found:
             raise Fenced
@@ -169,7 +183,7 @@ class Shards:
 
     def release(self, connection: sa.Connection, lease: ShardLease) -> None:
         """Give the shard back."""
-        connection.execute(self._release, {"my_shard": lease.shard, "my_fence": lease.fence})
+        self._release.run(connection, {"my_shard": lease.shard, "my_fence": lease.fence})
 
 
 def is_retired() -> sa.ColumnElement[bool]:

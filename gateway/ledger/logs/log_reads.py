@@ -16,6 +16,7 @@ import sqlalchemy as sa
 
 from gateway.ledger.db.engine import Row, run
 from gateway.ledger.db.models import events, log_floors, message_log, shards
+from gateway.ledger.db.prepared import StaticStatement
 from gateway.ledger.db.shards import is_retired
 from gateway.ledger.logs.logged import Extent, Floor
 from gateway.logs import Log
@@ -24,6 +25,15 @@ TABLES: Mapping[Log, sa.Table] = {Log.EVENTS: events, Log.MESSAGES: message_log}
 """Log -> its table."""
 _NEXT = {Log.EVENTS: shards.c.next_sequence, Log.MESSAGES: shards.c.next_log}
 """Log -> the number after its last."""
+_EXTENTS = {
+    log: StaticStatement(sa.select(shards.c.shard, following, is_retired()).order_by(shards.c.shard))
+    for log, following in _NEXT.items()
+}
+_FLOORS = StaticStatement(
+    sa.select(log_floors.c.shard, log_floors.c.floor, log_floors.c.reason, log_floors.c.at).where(
+        log_floors.c.log == sa.bindparam("log", type_=sa.Text)
+    )
+)
 STEP: Final = 10_000
 """Events that are looked at at a time."""
 _NOTHING = Floor(1, "", 0)
@@ -32,10 +42,9 @@ _NOTHING = Floor(1, "", 0)
 def extents(connection: sa.Connection, log: Log) -> list[Extent]:
     """What can be read of each shard, by shard."""
     low = floors(connection, log)
-    query = sa.select(shards.c.shard, _NEXT[log], is_retired()).order_by(shards.c.shard)
     return [
         Extent(shard, low.get(shard, _NOTHING).floor, following - 1, bool(retired))
-        for shard, following, retired in connection.execute(query)
+        for shard, following, retired in _EXTENTS[log].rows(connection)
     ]
 
 
@@ -48,9 +57,8 @@ def extent(connection: sa.Connection, log: Log, shard: int) -> tuple[Extent, Flo
 
 def floors(connection: sa.Connection, log: Log) -> dict[int, Floor]:
     """The floors of a log, by shard; one that was never raised is not there."""
-    query = sa.select(log_floors.c.shard, log_floors.c.floor, log_floors.c.reason, log_floors.c.at)
-    found = connection.execute(query.where(log_floors.c.log == log.value)).all()
-    return {shard: Floor(floor, reason, at) for shard, floor, reason, at in found}
+    rows = _FLOORS.rows(connection, {"log": log.value})
+    return {shard: Floor(floor, reason, at) for shard, floor, reason, at in rows}
 
 
 def old_events(connection: sa.Connection, shard: int, after: int, since: int, until: int) -> tuple[int, bool]:

@@ -39,6 +39,7 @@ import sqlalchemy as sa
 from gateway.ledger.db.encoding import parse, text
 from gateway.ledger.db.engine import Database
 from gateway.ledger.db.models import bodies, branches, deliveries, events, obligations, outbox, shards
+from gateway.ledger.db.prepared import StaticStatement
 from gateway.ledger.logs import log_reads
 from gateway.ledger.logs.logged import Extent
 from gateway.ledger.pending.keys import PENDING
@@ -69,6 +70,7 @@ ENDS_BRANCH: Final = frozenset(
 KINDS: Final = frozenset(
     {EventKind.ACCEPTED, EventKind.SCHEDULED, EventKind.STORED, EventKind.DELIVERED, EventKind.PREPARED}
 ) | HOLDS | ENDS_PUBLISH | ENDS_DELIVERY | ENDS_BRANCH  # fmt: skip
+_FIRST_OWNED: Final = StaticStatement(sa.select(sa.func.min(shards.c.shard)).where(shards.c.owner.is_not(None)))
 _KINDS: Final = sorted(str(kind) for kind in KINDS)
 """The kinds of event that are read."""
 
@@ -169,7 +171,7 @@ class Promises:
 
 
 def _survey(connection: sa.Connection) -> tuple[int, list[Extent]]:
-    owner = connection.execute(sa.select(sa.func.min(shards.c.shard)).where(shards.c.owner.is_not(None))).scalar()
+    owner = _FIRST_OWNED.scalar(connection)
     return -1 if owner is None else owner, log_reads.extents(connection, Log.EVENTS)
 
 

@@ -10,12 +10,31 @@ import sqlalchemy as sa
 
 from gateway.ledger.db.encoding import parse, text
 from gateway.ledger.db.models import keys, outbox, resources
+from gateway.ledger.db.prepared import StaticStatement
 from gateway.ledger.writing.calls import key_digest
 
 CREATOR = "creator:{}"
 """The kind of resource that says who has created one of a kind."""
 UNKNOWN = ""
 """In place of a client: it is not known who created it."""
+
+
+_SCHEDULED = StaticStatement(
+    sa.select(
+        outbox.c.client, sa.func.count(), sa.func.coalesce(sa.func.sum(sa.func.length(outbox.c.payload)), 0)
+    ).group_by(outbox.c.client)
+)
+_KEYS = StaticStatement(sa.select(keys.c.client, sa.func.count()).group_by(keys.c.client))
+_CREATORS = resources.alias("creators")
+_CREATED = StaticStatement(
+    sa.select(_CREATORS.c.spec)
+    .select_from(resources)
+    .outerjoin(
+        _CREATORS,
+        (_CREATORS.c.kind == sa.bindparam("creator", type_=sa.Text)) & (_CREATORS.c.name == resources.c.name),
+    )
+    .where(resources.c.kind == sa.bindparam("of", type_=sa.Text))
+)
 
 
 class ScheduledUse(NamedTuple):
@@ -27,27 +46,19 @@ class ScheduledUse(NamedTuple):
 
 def scheduled(connection: sa.Connection) -> Mapping[str, ScheduledUse]:
     """Return what the outbox holds of each client."""
-    size = sa.func.coalesce(sa.func.sum(sa.func.length(outbox.c.payload)), 0)
-    query = sa.select(outbox.c.client, sa.func.count(), size).group_by(outbox.c.client)
-    return {text(client): ScheduledUse(int(count), int(size)) for client, count, size in connection.execute(query)}
+    rows = _SCHEDULED.rows(connection)
+    return {text(client): ScheduledUse(int(count), int(size)) for client, count, size in rows}
 
 
 def idempotency_keys(connection: sa.Connection) -> Mapping[str, int]:
     """Return how many Idempotency-Keys are kept of each client."""
-    query = sa.select(keys.c.client, sa.func.count()).group_by(keys.c.client)
-    return {text(client): int(count) for client, count in connection.execute(query)}
+    return {text(client): int(count) for client, count in _KEYS.rows(connection)}
 
 
 def created(connection: sa.Connection, kind: str) -> Mapping[str, int]:
     """Return how many resources of a kind each client has created."""
-    creators = resources.alias("creators")
-    query = (
-        sa.select(creators.c.spec)
-        .select_from(resources)
-        .outerjoin(creators, (creators.c.kind == CREATOR.format(kind)) & (creators.c.name == resources.c.name))
-        .where(resources.c.kind == kind)
-    )
-    return Counter(creator_of(parse(spec) if spec else {}) for (spec,) in connection.execute(query))
+    rows = _CREATED.rows(connection, {"of": kind, "creator": CREATOR.format(kind)})
+    return Counter(creator_of(parse(spec) if spec else {}) for (spec,) in rows)
 
 
 def creator_of(spec: Mapping[str, Any]) -> str:
