@@ -378,7 +378,10 @@ class OutboxSender:
 
     async def close(self, within: float) -> None:
         """Let the taking over come to its end, for at most ``within`` seconds. What does not is resolved at the next
-        start."""
+        start. Nothing is sent any more."""
+        runner, self._runner = self._runner, None
+        if runner is not None:  # another process had taken the work over
+            await _ended(runner)
         if self._recovery is not None:
             _, late = await asyncio.wait([self._recovery], timeout=within)
             for task in late:
