@@ -160,7 +160,7 @@ SUITES = (
     Suite("spark-logs", ("pipeline/spark/test_[ast]*.py",), servers=True, share=0.5),
     Suite("http", ("core", "api"), servers=True, share=0.8),
     Suite("spark-jobs", ("pipeline/spark/test_[!ast]*.py",), servers=True),
-    Suite("simulation", ("simulation", "mutants")),
+    Suite("simulation", ("simulation", "mutants"), share=2.0),
     Suite("powerloss", ("powerloss",), once=True),
     Suite("app", ("test_a*.py",), servers=True, share=0.3),
     Suite("conformance", ("conformance",), servers=True, share=0.5),

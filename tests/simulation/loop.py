@@ -174,7 +174,14 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> SimHandle:
         handle = SimHandle(callback, args, self, context)
-        self._push(handle)
+        node = handle.node
+        if node.alive:
+            node.ready.append(handle)
+            if not node.is_queued:
+                node.is_queued = True
+                self._runnable.append(node)
+        else:
+            self.kept.append(handle)
         return handle
 
     def call_soon_threadsafe(
@@ -185,7 +192,10 @@ class SimLoop(asyncio.BaseEventLoop):
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> SimTimer:
-        return self.call_at(self.now + max(delay, 0.0), callback, *args, context=context)
+        when = self.now + delay if delay > 0.0 else self.now
+        handle = SimTimer(when, callback, args, self, context)
+        heapq.heappush(self._timers, (when, self.chance.random(), next(self._numbers), handle))
+        return handle
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
@@ -212,8 +222,7 @@ class SimLoop(asyncio.BaseEventLoop):
                 self._push(handle)
 
     def _run_once(self) -> None:
-        chance = self.chance.random
-        runnable = self._runnable
+        chance, runnable, timers = self.chance.random, self._runnable, self._timers
         self._due()
         while not self._stopping:  # type: ignore[attr-defined]
             count = len(runnable)
@@ -234,7 +243,12 @@ class SimLoop(asyncio.BaseEventLoop):
                 handle = ready.popleft()
                 if not handle._cancelled:
                     self.steps += 1
-                    handle._run()
+                    try:
+                        handle._context.run(handle._callback, *handle._args)
+                    except (SystemExit, KeyboardInterrupt):
+                        raise
+                    except BaseException as error:
+                        self._failed(handle, error)
                     if not node.alive or self._stopping:  # type: ignore[attr-defined]
                         break
             self.still += 1
@@ -246,11 +260,17 @@ class SimLoop(asyncio.BaseEventLoop):
                 self.still = 0
             if self.still > STILL_MAX or self.steps > STEPS_MAX:
                 raise SimulationError(f"{node} runs in a circle")
-            self._due()
+            if timers and timers[0][0] <= self.now:
+                self._due()
+
+    def _failed(self, handle: SimHandle, error: BaseException) -> None:
+        """A callback has raised."""
+        context = {"message": f"Exception in callback {handle._callback}", "exception": error, "handle": handle}
+        handle._context.run(self.call_exception_handler, context)
 
     def _jump(self) -> None:
         """Nothing can run now: let time pass."""
-        waits = [node.paused_until for node in self._runnable]
+        waits = [node.paused_until for node in self._runnable] if self._runnable else []
         timers = self._timers
         while timers and timers[0][3]._cancelled:
             heapq.heappop(timers)

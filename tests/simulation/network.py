@@ -82,6 +82,8 @@ class Network:
         near.names = {"peername": ("127.0.0.1", target), "sockname": ("127.0.0.1", self._port)}
         far.names = {"peername": ("127.0.0.1", self._port), "sockname": ("127.0.0.1", target)}
         near.port = far.port = target
+        if getattr(factory, "__module__", "").startswith("anyio"):
+            near.names["socket"] = DialedSocket(target)
         self.note("net", "connect", client, listener.node, near.number)
         protocol = factory()
         near.set_protocol(protocol)
@@ -164,10 +166,18 @@ class FakeSocket:
 
 
 class DialedSocket:
-    """What the gateway's calls to others' URLs go out on."""
+    """What the gateway's calls to others' URLs go out on, and what asks about a connection to another process."""
+
+    family = 2
 
     def __init__(self, port: int) -> None:
         self.sim_port = port
+
+    def getpeername(self) -> tuple[str, int]:
+        return "127.0.0.1", self.sim_port
+
+    def fileno(self) -> int:
+        return -1
 
     def close(self) -> None:
         """Nothing is held."""

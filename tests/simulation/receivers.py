@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import json
 import random
+from base64 import b64encode
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -27,10 +29,24 @@ class Receiver:
         self.loop, self.chance, self.clumsy, self.received, self.note = loop, chance, clumsy, received, note
         self.calm = False
         """From now on it takes everything."""
+        self.keys: dict[str, list[bytes]] = {}
+        """Route -> the keys of which each request has a signature of one at least; of others none is looked at."""
+        self.unsigned: list[str] = []
+        """``webhook-id`` of requests that had none."""
 
     def protocol(self) -> asyncio.Protocol:
         """One connection."""
         return _Requests(self)
+
+    def check(self, route: str, headers: dict[str, str], body: bytes) -> None:
+        """Look whether a request has a signature that the receiver can verify."""
+        if not (keys := self.keys.get(route)):
+            return
+        id = headers["webhook-id"]
+        text = f"{id}.{headers['webhook-timestamp']}.".encode() + body
+        given = headers.get("webhook-signature", "").split()
+        if all(f"v1,{b64encode(hmac.digest(key, text, 'sha256')).decode()}" not in given for key in keys):
+            self.unsigned.append(id)
 
     def draw(self) -> tuple[int, float]:
         """The next answer, and after how many seconds; 0: it hangs up instead, negative: it stays silent."""
@@ -67,6 +83,7 @@ class _Requests(asyncio.Protocol):
         receiver = self.receiver
         route = line.split()[1].removeprefix("/")
         status, seconds = receiver.draw()
+        receiver.check(route, headers, body)
         self.held = receiver.received(route, {**json.loads(body), "webhook_id": headers["webhook-id"]})
         if status >= 0:
             self.timer = receiver.loop.call_later(seconds, self._answer, status)

@@ -23,6 +23,7 @@ from typing import Any
 from unittest import mock
 
 import sqlalchemy as sa
+from httpx._transports import default
 from sqlalchemy import exc
 
 from gateway import app, memory
@@ -53,6 +54,7 @@ class ThreadQueue:
     def __init__(self) -> None:
         self.items: deque[Any] = deque()
         self.wake: Callable[[], None] = lambda: None
+        self.wake_after: Callable[[float], None] = lambda seconds: None
 
     def put(self, item: Any) -> None:
         """Put an item in, and have the thread run soon."""
@@ -60,8 +62,10 @@ class ThreadQueue:
         self.wake()
 
     def get(self, timeout: float | None = None) -> Any:
-        """Take the next item."""
+        """Take the next item. With a time-out the thread begins again after that many seconds at the latest."""
         if not self.items:
+            if timeout is not None:
+                self.wake_after(timeout)
             raise Parked
         return self.items.popleft()
 
@@ -80,9 +84,10 @@ class FakeThread:
         self.call = partial(function, *arguments)
         self.done: asyncio.Future[None] = seams.loop.create_future()
         self._scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
         queue = getattr(getattr(function, "__self__", None), "_queue", None)
         if isinstance(queue, ThreadQueue):
-            queue.wake = self.wake
+            queue.wake, queue.wake_after = self.wake, self.wake_after
         self.wake()
 
     def wake(self) -> None:
@@ -91,8 +96,15 @@ class FakeThread:
             self._scheduled = True
             self.seams.loop.call_later(self.seams.thread_delay(), self._run)
 
+    def wake_after(self, seconds: float) -> None:
+        """Run after that many seconds, unless it runs before."""
+        self._timer = self.seams.loop.call_later(seconds, self.wake)
+
     def _run(self) -> None:
         self._scheduled = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         try:
             with self.seams.inside_thread():
                 self.call()
@@ -115,12 +127,15 @@ class Pool:
         """There is nothing to end."""
 
 
-ENGINES: dict[tuple[str, str], sa.Engine] = {}
-"""Engines are kept from world to world, with the statements that they have compiled: URL and first statement -> it."""
+ENGINES: dict[tuple[str, str, str], sa.Engine] = {}
+"""Engines are kept from world to world, with the statements that they have compiled: node, URL and first statement ->
+it."""
 SEAMS: list[Seams] = []
 """Those of the world under way."""
 key_of_password = cache(hashlib.pbkdf2_hmac)
 """Logins are slow on purpose."""
+authorities = cache(default.create_ssl_context)
+"""For requests to other processes, which use none: to read them takes longer than all the rest of a start."""
 
 
 class Ledgers:
@@ -140,8 +155,9 @@ class Ledgers:
         """A killed process holds no files."""
         for connection in self.connections.pop(node, ()):
             connection.close()
-        for each in ENGINES.values():
-            each.dispose()
+        for (name, _, _), each in ENGINES.items():
+            if name == node.name:
+                each.dispose()
         for lock in self.locks.pop(node, ()):
             lock.close()
 
@@ -154,6 +170,8 @@ class Seams:
         self.ledgers = Ledgers()
         self.on_message: Callable[[str, int], None] = lambda name, count: None
         """Called with the name of a far broker and how many messages have come to it."""
+        self.is_shared = False
+        """Several processes use the ledger."""
         self._inside = False
         self._answers: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
 
@@ -183,9 +201,13 @@ class Seams:
                 (loop, "create_connection", self.network.create_connection),
                 (queues.Queue, "publish", _noted(self, queues.Queue.publish)),
                 (hashlib, "pbkdf2_hmac", key_of_password),
+                (default, "create_ssl_context", authorities),
                 (asyncio.tasks._all_tasks, "add", lambda task: None),  # type: ignore[attr-defined]  # nodes know theirs
             ):
                 stack.enter_context(mock.patch.object(target, name, value, create=True))
+            if self.is_shared:
+                stack.enter_context(mock.patch.object(Database, "__init__", _without_path(Database.__init__)))
+                stack.enter_context(mock.patch.object(Database, "shared", True))
             named = GuardedTransport.__init__.__kwdefaults__
             stack.enter_context(mock.patch.dict(named, {"dial": self.network.dial}))
             logging.disable(logging.CRITICAL)
@@ -264,13 +286,13 @@ class Seams:
 
     def _engine(self, original: Callable[..., sa.Engine]) -> Callable[..., sa.Engine]:
         def made(database: Database, begin: str, cache: int, **options: Any) -> sa.Engine:
-            key = str(database.url), begin
+            key = NODE.get().name, str(database.url), begin
             found = ENGINES.get(key)
             if found is None:
                 found = ENGINES[key] = original(database, begin, cache, **options)
                 sa.event.listen(found, "connect", lambda connection, _: SEAMS[-1].connected(connection))
                 if begin != "BEGIN":
-                    sa.event.listen(found, "commit", lambda connection: SEAMS[-1].commits())
+                    sa.event.listen(found, "commit", lambda connection: SEAMS[-1].commits(connection))
             return found
 
         return made
@@ -281,11 +303,15 @@ class Seams:
         connection.execute("PRAGMA synchronous=OFF")  # no power is lost here, and it takes time
         self.ledgers.connections.setdefault(NODE.get(), []).append(connection)
 
-    def commits(self) -> None:
+    def commits(self, connection: sa.Connection) -> None:
         """A node is about to commit."""
         node = NODE.get()
         self.ledgers.commits += 1
-        self.ledgers.on_commit(node, self.ledgers.commits)
+        try:
+            self.ledgers.on_commit(node, self.ledgers.commits)
+        except Killed:
+            connection.connection.rollback()  # it dies with its process, which the others must not wait for
+            raise
         if node.name in self.ledgers.failing:
             raise exc.OperationalError("COMMIT", {}, sqlite3.OperationalError("disk I/O error"))
 
@@ -300,6 +326,16 @@ class Seams:
 
     def _julian(self, _: str) -> float:
         return self.loop.wall() / 86_400 + 2_440_587.5
+
+
+def _without_path(original: Callable[[Database, str], None]) -> Callable[[Database, str], None]:
+    """Have nothing looked after, locked or counted that only a file of one process has."""
+
+    def made(database: Database, url: str) -> None:
+        original(database, url)
+        database.path = None
+
+    return made
 
 
 def _noted(self: Seams, original: Callable[..., bool]) -> Callable[..., bool]:

@@ -38,6 +38,10 @@ def smaller(world: World) -> Iterator[World]:
     if len(publishes) > 1:
         for index in range(len(publishes)):
             yield world.without(publishes=publishes[:index] + publishes[index + 1 :])
+    if world.gateways > 1:
+        yield world.without(
+            gateways=1, faults=tuple(each for each in faults if "gateway2" not in (each.target, each.other))
+        )
     if world.clumsy:
         yield world.without(clumsy=0.0)
     if world.consumers > 1:

@@ -7,26 +7,28 @@ import atexit
 import gc
 import hashlib
 import random
+import shutil
 import sqlite3
 import sys
 import tempfile
 import traceback
+from base64 import b64decode, b64encode
 from collections import Counter
 from collections.abc import Coroutine
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import count, cycle
 from pathlib import Path
 from typing import Any, Final
 
-from gateway.app import App, running
 from gateway.config import load
-from gateway.errors import GatewayError
 from tests.faults.checker import History, Outcome, Reception, Settled, check, digest
 from tests.faults.http import Answer, Hung, NoAnswer, NotSent
 from tests.ledgers import sqlite_ledger
 from tests.simulation.callers import Caller
 from tests.simulation.far import FarBroker
+from tests.simulation.gateways import GatewayProcess
 from tests.simulation.loop import NODE, START, Node, SimLoop, SimTask, SimulationError
 from tests.simulation.network import Cut, Network
 from tests.simulation.receivers import Receiver
@@ -34,8 +36,6 @@ from tests.simulation.seams import ENTERED, Killed, Seams
 from tests.simulation.worlds import Fault, Publish, Route, World
 from tests.traces import QUERY, impossible_traces
 
-HTTP_PORT: Final = 8_000
-OPS_PORT: Final = 8_001
 BROKER_PORT: Final = 5_001
 RECEIVER_PORT: Final = 9_000
 SCHEDULE: Final = (0.0, 0.1, 0.3, *(1.0 for _ in range(60)))
@@ -46,6 +46,9 @@ PATIENCE: Final = 40.0
 """How long a producer repeats one publish, in seconds."""
 DRAIN: Final = 150.0
 """How long the last messages may take once nothing goes wrong any more, in seconds."""
+SECRETS: Final = "secrets.keys"
+CLUSTER_SECRET: Final = "cluster.key"
+"""Files of keys."""
 FOLDER: Final = "/dev/shm"
 OPEN_WORK: Final = """
     SELECT 'deliveries', count(*) FROM deliveries
@@ -64,6 +67,14 @@ def _folder() -> Path:
     folder = tempfile.TemporaryDirectory(prefix="simulation-", dir=FOLDER if Path(FOLDER).is_dir() else None)
     atexit.register(folder.cleanup)
     return Path(folder.name)
+
+
+def _empty(folder: Path) -> None:
+    for each in folder.iterdir():
+        if each.is_dir():
+            shutil.rmtree(each)
+        else:
+            each.unlink()
 
 
 @dataclass
@@ -91,11 +102,10 @@ class Simulation:
         self.network = Network(self.loop, random.Random(f"network {seed}"), self.note)
         self.network.slowness, self.network.split = world.slowness, world.split
         self.seams = Seams(self.loop, self.network, random.Random(f"threads {seed}"), random.Random(f"ids {seed}"))
-        self.seams.ledgers.slow["gateway"] = world.ledger_seconds
+        self.seams.is_shared = world.gateways > 1
         self.seams.ledgers.on_commit = self._commit
         self.seams.on_message = self._message
         self.chance = random.Random(f"work {seed}")
-        self.commits = 0
         self.is_working = False
         """The gateway has started, and the work has begun."""
         self.alarms: dict[tuple[str, int], asyncio.Event] = {}
@@ -107,9 +117,13 @@ class Simulation:
         self.brokers: dict[str, FarBroker] = {}
         self.receiver = Receiver(self.loop, random.Random(f"receiver {seed}"), world.clumsy, self._pushed, self.note)
         self.reloads = 0
-        self.gateway = Node("gateway")
-        self.app: App | None = None
-        self.stop = asyncio.Event()
+        self.keys = random.Random(f"keys {seed}")
+        self.gateways = [
+            GatewayProcess(number, self.seams, self._config, self.note) for number in range(world.gateways)
+        ]
+        self.by_name = {each.name: each for each in self.gateways}
+        for each in self.gateways:
+            self.seams.ledgers.slow[each.name] = world.ledger_seconds
         self.folder = Path()
         self._reader: sqlite3.Connection | None = None
         """Connection of :meth:`_rows`."""
@@ -129,8 +143,7 @@ class Simulation:
     def run(self) -> Result:
         """Run it to its end."""
         self.folder = _folder()
-        for file in self.folder.iterdir():  # of a world that was cut off
-            file.unlink()
+        _empty(self.folder)  # of a world that was cut off
         ENTERED.clear()
         loop = self.loop
         gc.disable()
@@ -186,11 +199,11 @@ class Simulation:
         loop.close()
         if self._reader is not None:
             self._reader.close()
-        for file in self.folder.iterdir():
-            file.unlink()
+        _empty(self.folder)
 
     def _nodes(self) -> list[Node]:
-        return [self.loop.world, self.gateway, *(each.node for each in self.brokers.values())]
+        brokers = self.brokers.values()
+        return [self.loop.world, *(each.node for each in self.gateways), *(each.node for each in brokers)]
 
     def _stuck(self) -> list[str]:
         return [f"{task.get_name()}: {task.get_coro()}" for task in self.loop.world.tasks][:5]
@@ -207,14 +220,21 @@ class Simulation:
 
     # ------------------------------------------------------------------------------------------- the world
 
-    def _config(self) -> Any:
+    def _config(self, process: GatewayProcess) -> Any:
         settings: dict[str, Any] = {
-            "http.port": HTTP_PORT,
-            "ops.port": OPS_PORT,
+            "http.port": process.port,
+            "ops.port": process.port + 1,
             "data_dir": str(self.folder),
             "log_level": "error",
             **self.world.settings,
         }
+        if len(self.gateways) > 1:
+            settings["ledger.url"] = f"sqlite:///{self.folder / 'ledger.db'}"
+            settings["data_dir"] = str(self.folder / process.name)
+            settings["cluster.port"] = process.port + 2
+        if self.world.rotates:
+            settings["ledger.secrets_file"] = str(self.folder / SECRETS)
+            settings["cluster.secret_file"] = str(self.folder / CLUSTER_SECRET)
         for name, version in self.world.brokers.items():
             port = self.brokers[name].port
             settings[f"brokers.{name}.url"] = f"amqp://guest:guest@127.0.0.1:{port}/?version={version}"
@@ -242,7 +262,7 @@ class Simulation:
                 endpoint = f"endpoints.{route.name}"
                 settings["outbound.allow"] = ["127.0.0.0/8"]
                 settings[f"{endpoint}.url"] = f"http://127.0.0.1:{RECEIVER_PORT}/{route.name}"
-                settings[f"{endpoint}.signing"] = []
+                settings[f"{endpoint}.signing"] = ["v1"] if self.world.rotates else []
                 settings[f"{endpoint}.schedule"] = list(SCHEDULE)
                 settings[f"{endpoint}.deadline_seconds"] = 2.0
                 settings[f"{endpoint}.breaker_open_max_seconds"] = 1.0
@@ -253,6 +273,9 @@ class Simulation:
 
     async def _main(self) -> None:
         sqlite_ledger(self.folder)
+        if self.world.rotates:
+            self._write_keys(SECRETS, [self._key()])
+            self._write_keys(CLUSTER_SECRET, [self._key()])
         for number, name in enumerate(self.world.brokers):
             self.brokers[name] = broker = FarBroker(
                 name,
@@ -271,8 +294,13 @@ class Simulation:
                 self.brokers[route.end].declare(route.dead)
         if any(route.push for route in self.world.routes):
             await self.network.create_server(self.receiver.protocol, "127.0.0.1", RECEIVER_PORT)
-        await self._start_gateway()
-        self.commits, self.is_working = 0, True
+        for process in self.gateways:
+            await process.start()
+            if self.world.rotates and process is self.gateways[0]:  # so that its receivers know a key of each endpoint
+                await self._rotate("rotate signing keys")
+        for process in self.gateways:
+            process.commits = 0
+        self.is_working = True
         producers: dict[int, list[Publish]] = {}
         for publish in self.world.publishes:
             producers.setdefault(publish.producer, []).append(publish)
@@ -302,7 +330,8 @@ class Simulation:
             for consumer in consumers:  # they wait for messages that do not come
                 consumer.cancel()
             await asyncio.wait(consumers)
-        await self._stop_gateway()
+        for process in self.gateways:
+            await self._stop(process)
         for route in self.world.routes:
             if route.tap:
                 self._read_log(route)
@@ -311,74 +340,37 @@ class Simulation:
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         return self.loop.create_task(work, name=name)
 
-    async def _start_gateway(self) -> None:
-        while True:
-            try:
-                await self._try_to_start()
-                return
-            except GatewayError as error:  # the ledger fails, for example: start again
-                self.note("gateway", "not started:", error)
-                self.loop.kill(self.gateway)
-                self.network.gone(self.gateway)
-                self.seams.ledgers.let_go(self.gateway)
-            await asyncio.sleep(0.3)
-
-    async def _try_to_start(self) -> None:
-        self.gateway = node = Node("gateway")
-        self.stop = stop = asyncio.Event()
-        up: asyncio.Future[App] = self.loop.create_future()
-
-        async def serve() -> None:
-            try:
-                async with running(self._config(), migrate=False, read=self._config) as app:
-                    up.set_result(app)
-                    await stop.wait()
-            except Exception as error:
-                if up.done():
-                    raise
-                up.set_exception(error)
-
-        self._serving = self.loop.start(node, serve(), "serve")
-        self.app = await up
-        self.note("gateway", "up")
-
-    async def _stop_gateway(self) -> None:
-        node = self.gateway
-        self.stop.set()
-        await asyncio.wait([self._serving], timeout=60)
-        if not self._serving.done():
-            self.problem("the gateway does not stop", *(task.get_name() for task in node.tasks))
-            return
-        if error := self._serving.exception():
-            self.problem(f"the gateway ended with {error!r}")
+    async def _stop(self, process: GatewayProcess) -> None:
+        """Stop a process for good, and judge what it has left."""
+        if problem := await process.stop():
+            self.problem(problem)
         until = self.loop.now + 5.0  # far ends notice, and timers that only abort a stream are over
-        while self.loop.now < until and self._leaks(node):
+        while self.loop.now < until and self._leaks(process.node):
             await asyncio.sleep(0.2)
-        self._judge_leaks(node)
-        self.note("gateway", "stopped")
+        self._judge_leaks(process.node)
+        self.note(process.name, "stopped")
 
-    async def _kill(self, seconds: float) -> None:
-        node = self.gateway
-        if not node.alive or self.app is None:
+    async def _kill(self, process: GatewayProcess, seconds: float) -> None:
+        if not process.node.alive or process.app is None:
             return
-        self.note("fault", "kill", node.name, f"{seconds:.1f} s")
-        self.app = None
-        self._judge_failures(node)
-        self.loop.kill(node)
-        self.network.gone(node)
-        self.seams.ledgers.let_go(node)
+        self.note("fault", "kill", process.name, f"{seconds:.1f} s")
+        self._judge_failures(process.node)
+        process.kill()
         await asyncio.sleep(seconds)
-        await self._start_gateway()
+        await process.start()
 
     def _commit(self, node: Node, _: int) -> None:
-        """The gateway is about to commit: after the alarm it is dead, before the commit or right behind it."""
-        self.commits += 1
-        alarm = self.alarms.get((node.name, self.commits))
-        if alarm is None or not self.is_working or self.app is None:
+        """A process is about to commit: after the alarm it is dead, before the commit or right behind it."""
+        process = self.by_name.get(node.name)
+        if process is None:
             return
-        del self.alarms[node.name, self.commits]
+        process.commits += 1
+        alarm = self.alarms.get((node.name, process.commits))
+        if alarm is None or not self.is_working or process.app is None:
+            return
+        del self.alarms[node.name, process.commits]
         self.loop.call_soon(alarm.set, context=self.loop.world.context)
-        if self.commits % 2:
+        if process.commits % 2:
             self.note("fault", "killed before a commit")
             raise Killed
 
@@ -400,7 +392,7 @@ class Simulation:
         if kind == "crash":
             await self.brokers[target].crash(amount)
         elif kind == "kill":
-            await self._kill(amount)
+            await self._kill(self.by_name[target], amount)
         elif kind == "cut":
             self.note("fault", "cut", target, fault.other, f"after {amount:.0f} octets")
             cut = Cut(target, fault.other, int(amount))
@@ -415,36 +407,98 @@ class Simulation:
             self.network.join(target, fault.other)
             self.note("fault", "join", target, fault.other)
         elif kind == "pause":
-            node = self.gateway if target == "gateway" else self.brokers[target].node
+            node = (self.by_name.get(target) or self.brokers[target]).node
             self.note("fault", "pause", target, f"{amount:.1f} s")
             node.paused_until = self.loop.now + amount
             await asyncio.sleep(amount)
         elif kind == "reload":
             self.reloads += 1
-            caller = Caller(HTTP_PORT)
+            caller = Caller(self.by_name[target].port)
             try:
                 answer = await caller.request("POST", "/v1/admin:reload", None, {}, WITHIN)
                 self.note("fault", "reload", answer.status)
             except (NotSent, NoAnswer) as error:
                 self.note("fault", "reload", error)
             caller.close()
+        elif kind.startswith("rotate"):
+            await self._rotate(kind)
         elif kind == "ledger":
             self.note("fault", "ledger fails", f"{amount:.2f} s")
-            self.seams.ledgers.failing.add("gateway")
+            self.seams.ledgers.failing.add(target)
             await asyncio.sleep(amount)
-            self.seams.ledgers.failing.discard("gateway")
+            self.seams.ledgers.failing.discard(target)
             self.note("fault", "ledger works")
+
+    # ------------------------------------------------------------------------------------------- rotations
+
+    def _key(self) -> str:
+        return b64encode(self.keys.randbytes(32)).decode()
+
+    def _write_keys(self, name: str, keys: list[str]) -> None:
+        (self.folder / name).write_text("\n".join(keys) + "\n")
+
+    async def _rotate(self, kind: str) -> None:
+        """Replace keys as the guide says it."""
+        self.note("fault", kind)
+        if kind == "rotate signing keys":
+            for route in self.world.routes:
+                if route.push:
+                    await self._rotate_signing_key(route)
+        elif kind == "rotate secrets":
+            old, new = (self.folder / SECRETS).read_text().split(), self._key()
+            for keys in ([*old, new], [new, *old]):
+                self._write_keys(SECRETS, keys)
+                for process in self.gateways:
+                    await self._end(process)
+                    await process.start()
+        else:  # of all processes at once
+            for process in self.gateways:
+                await self._end(process)
+            (self.folder / "ack-ids.key").unlink(missing_ok=True)
+            self._write_keys(CLUSTER_SECRET, [self._key()])
+            for process in self.gateways:
+                await process.start()
+
+    async def _end(self, process: GatewayProcess) -> None:
+        """Stop a process that is to be started again."""
+        while process.app is None:  # somebody else has ended it
+            await asyncio.sleep(0.05)
+        if problem := await process.stop():
+            self.problem(problem)
+        self._judge_failures(process.node)
+        self.note(process.name, "ended")
+
+    async def _rotate_signing_key(self, route: Route) -> None:
+        """Have an endpoint sign with a further key, and tell its receiver. What nobody knows whose answer is lost signs
+        beside those before it."""
+        caller = Caller(self.gateways[0].port)
+        try:
+            answer = await caller.request("POST", f"/v1/endpoints/{route.name}:rotate", None, {}, WITHIN)
+        except (NotSent, NoAnswer):
+            return
+        finally:
+            caller.close()
+        self.note("rotate", route.name, answer.status)
+        for each in answer.json().get("signing_keys", ()):
+            if "secret" in each:
+                key = b64decode(each["secret"].removeprefix("whsec_"))
+                self.receiver.keys.setdefault(route.name, []).append(key)
 
     # ------------------------------------------------------------------------------------------- producers
 
     async def _produce(self, publishes: list[Publish]) -> None:
-        caller = Caller(HTTP_PORT)
+        callers = self._callers()
         for publish in publishes:
             await asyncio.sleep(publish.pause)
-            await self._publish(caller, publish)
-        caller.close()
+            await self._publish(callers, publish)
+        for caller in callers:
+            caller.close()
 
-    async def _publish(self, caller: Caller, publish: Publish) -> None:
+    def _callers(self) -> list[Caller]:
+        """A caller of each process."""
+        return [Caller(process.port) for process in self.gateways]
+
+    async def _publish(self, callers: list[Caller], publish: Publish) -> None:
         route = self.world.routes[publish.route]
         order = f"{publish.producer}-{publish.order}"
         messages = []
@@ -464,7 +518,8 @@ class Simulation:
         until, began = self.loop.now + PATIENCE, self.loop.now
         hang_up = publish.hang_up
         self.note("publish", *ids, "to", route.name, "keyed" if publish.keyed else "")
-        while True:
+        for turn in count(publish.producer):
+            caller = callers[turn % len(callers)]
             try:
                 answer = await caller.request("POST", path, body, headers, WITHIN, hang_up)
             except NotSent:
@@ -524,8 +579,9 @@ class Simulation:
     async def _consume(self, route: Route, number: int, drained: asyncio.Event) -> None:
         chance = random.Random(f"{self.world.seed} consumer {route.name} {number}")
         path = f"/v1/subscriptions/{route.name}"
-        caller = Caller(HTTP_PORT)
+        callers, turn = self._callers(), number
         while not drained.is_set():
+            caller = callers[turn % len(callers)]
             is_clumsy = not self.calm and chance.random() < self.world.clumsy
             hang_up = 0.02 * chance.random() if is_clumsy else None
             question = {"max_messages": chance.choice((1, 3, 10)), "wait": chance.choice((0.0, 0.1, 3.0, 3.0))}
@@ -534,12 +590,15 @@ class Simulation:
             try:
                 answer = await caller.request("POST", f"{path}:pull", question, {}, WITHIN, hang_up)
             except NotSent:
+                turn += 1
                 await asyncio.sleep(0.1)
                 continue
             except NoAnswer as error:
                 if isinstance(error, Hung):
                     self.problem("a pull hangs", route.name)
                 continue
+            if len(callers) > 1 and chance.random() < 0.3:  # any process takes the acknowledgement
+                caller = callers[(turn + 1) % len(callers)]
             if answer.status != 200:
                 self.note("pull", route.name, answer.status, answer.json().get("code", ""))
                 await asyncio.sleep(0.1)
@@ -563,12 +622,12 @@ class Simulation:
                 await self._tell(caller, path, "reject", dead, Settled.RELEASED, chance)
             await self._tell(caller, path, "acknowledge", kept, Settled.ACKED, chance)
             await self._tell(caller, path, "release", back, Settled.RELEASED, chance)
-        caller.close()
+        for caller in callers:
+            caller.close()
 
     async def _retry(self, route: Route) -> None:
         """Have what is dead of a subscription tried again, from time to time."""
-        caller = Caller(HTTP_PORT)
-        while True:
+        for caller in cycle(self._callers()):
             await asyncio.sleep(1.0)
             try:
                 await caller.request("POST", "/v1/deliveries:retry", {"filter": {"subscription": route.name}})
@@ -577,9 +636,9 @@ class Simulation:
 
     async def _redrive(self, route: Route) -> None:
         """Drive back what is in the dead-letter queue of a subscription, by one replay after another."""
-        caller, number, is_asked = Caller(HTTP_PORT), 0, False
+        number, is_asked = 0, False
         queue = {"broker": route.end, "queue": route.dead}
-        while True:
+        for caller in cycle(self._callers()):
             await asyncio.sleep(0.5)
             id = f"{route.name}-{number}"
             try:
@@ -735,6 +794,8 @@ class Simulation:
         self._judge_events()
         for left in self._rows():
             self.problem(f"in doubt after recovery: {left}")
+        if self.receiver.unsigned:
+            self.problem("pushed without a signature of a known key", *self.receiver.unsigned)
         if not self.result.counts["publish"]:
             self.problem("the world did nothing")
 
@@ -776,9 +837,10 @@ class Simulation:
         leaks = [f"task {task.get_name()} of {node} left" for task in node.tasks]
         leaks += [f"timer {timer} of {node} left" for timer in self.loop.timers_of(node)]
         leaks += [f"connection of {node} to {each.port} left" for each in self.network.of(node)]
-        for broker in self.brokers.values():
-            if count := len(broker.server.broker.connections):
-                leaks.append(f"{count} connections left at {broker.name}")
+        if all(process.app is None for process in self.gateways):
+            for broker in self.brokers.values():
+                if number := len(broker.server.broker.connections):
+                    leaks.append(f"{number} connections left at {broker.name}")
         return leaks
 
     def _judge_leaks(self, node: Node) -> None:

@@ -7,6 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 VERSIONS: Final = ("0-8", "0-9-1", "0-10")
+ROTATIONS: Final = 11
+"""In the world of every so manyth seed keys are rotated."""
+CLUSTER: Final = 12
+"""The world of every so manyth seed has two processes of the gateway."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +105,13 @@ class World:
     ledger_seconds: float
     """How long a transaction of the ledger takes, at least."""
     settings: dict[str, Any] = field(default_factory=dict)
+    gateways: int = 1
+    """Processes of the gateway, which share the ledger."""
+
+    @property
+    def rotates(self) -> bool:
+        """Whether keys are replaced."""
+        return any(fault.kind.startswith("rotate") for fault in self.faults)
 
     def without(self, **changes: Any) -> World:
         """The same, but for these."""
@@ -108,7 +119,8 @@ class World:
 
     def __str__(self) -> str:
         lines = [
-            f"seed {self.seed}: brokers {self.brokers}, settings {self.settings}, consumers {self.consumers}",
+            f"seed {self.seed}: brokers {self.brokers}, settings {self.settings}, consumers {self.consumers}, "
+            f"gateways {self.gateways}",
             f"  slowness {self.slowness}, split {self.split}, clumsy {self.clumsy}, ledger {self.ledger_seconds} s",
         ]
         lines += [f"  {route}" for route in self.routes]
@@ -144,7 +156,37 @@ def draw(seed: int) -> World:
             routes[index] = replace(route, tap=True) if tap else replace(route, redrive=True, reject=0.3)
     if last.random() < 0.25:
         publishes = tuple(replace(each, twin=True) if last.random() < 0.4 else each for each in publishes)
-    return replace(world, routes=tuple(routes), publishes=publishes, faults=faults)
+    world = replace(world, routes=tuple(routes), publishes=publishes, faults=faults)
+    if seed % CLUSTER == 0:
+        world = _with_another_gateway(world)
+    return _with_rotations(world) if seed % ROTATIONS == 2 else world
+
+
+def _with_another_gateway(world: World) -> World:
+    """The same with two processes of the gateway, each of which may be paused for longer than its lease."""
+    rng, names = random.Random(f"cluster of world {world.seed}"), ("gateway", "gateway2")
+
+    def either(name: str) -> str:
+        return rng.choice(names) if name == "gateway" else name
+
+    faults = [replace(fault, target=either(fault.target), other=either(fault.other)) for fault in world.faults]
+    for _ in range(rng.choice((0, 1, 2))):
+        kind, at, name = rng.choice(("pause", "pause", "kill", "part")), round(rng.random() * 0.6, 4), rng.choice(names)
+        amount = round(rng.choice((1.0, 8.0)) * rng.random(), 4)
+        faults.append(Fault(at, kind, *names, amount) if kind == "part" else Fault(at, kind, name, "", amount))
+    settings = {**world.settings, "ledger.shard_lease": rng.choice((1.5, 3.0))}
+    return replace(world, faults=tuple(faults), settings=settings, gateways=2)
+
+
+def _with_rotations(world: World) -> World:
+    """The same with an endpoint that signs, and keys that are replaced."""
+    rng = random.Random(f"rotations of world {world.seed}")
+    routes = list(world.routes)
+    index = rng.randrange(len(routes))
+    routes[index] = replace(routes[index], push=True, reject=0.0, redrive=False, tap=False)
+    kinds = rng.sample(("rotate secrets", "rotate signing keys", "rotate ack ids"), rng.choice((1, 2)))
+    faults = [Fault(round(rng.random() * 0.6, 4), kind, "gateway") for kind in kinds]
+    return replace(world, routes=tuple(routes), faults=(*world.faults, *faults))
 
 
 def _draw(seed: int) -> World:
