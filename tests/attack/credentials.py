@@ -23,6 +23,8 @@ OPEN: Final = frozenset(
         "console",
         "console_folder",
         "console_asset",
+        "get_login",
+        "redeem_login",
     }
 )
 """Operations that need no credential, as ``docs/reference/scopes.md`` says."""
