@@ -99,7 +99,7 @@ RESOURCES: Final[Mapping[str, BudgetResource]] = {
             "Wait for the answers of the name server.",
         ),
         BudgetResource(
-            "outbound_requests", "`:test` and `:verify` requests under way", 64, "budgets.totals", "process",
+            "outbound_requests", "logins, `:test` and `:verify` requests under way", 64, "budgets.totals", "process",
             "Wait for their answers, or lower the deadline of the endpoint.",
         ),
         BudgetResource(

@@ -14,15 +14,13 @@ import msgspec
 
 from gateway.access.tokens import TOKEN_MAX, CallerTokenRefused, IssuedTokens
 from gateway.config import TokenSettings
-from gateway.errors import ConfigurationError, EncodeError, GatewayError, Overloaded
+from gateway.errors import ConfigurationError, EncodeError, GatewayError
 
 if TYPE_CHECKING:
     from gateway.outbound import GuardedTransport
 
 WITHIN: Final = 10.0
 """How long the issuer may take, in seconds."""
-MOST: Final = 8
-"""Most codes that are redeemed at a time. Those who ask have no credential yet."""
 WORDS_MAX: Final = 200
 """Most characters of the issuer's words that an answer has."""
 
@@ -51,7 +49,6 @@ class IssuerLogin:
             raise ConfigurationError(f"access.tokens.login.token_url: {error}") from None
         self._tokens = tokens
         self._transport = transport
-        self._redeeming = 0
 
     async def redeem(self, code: str, verifier: str, redirect_uri: str) -> Redeemed:
         """The token for a code.
@@ -59,17 +56,7 @@ class IssuerLogin:
         Raises:
             CallerTokenRefused: the issuer refuses the code, or its token does not count.
             OutboundFailed: the issuer does not answer.
-            Overloaded: too many codes are redeemed at a time.
         """
-        if self._redeeming >= MOST:
-            raise Overloaded("too many logins are under way: repeat in a moment")
-        self._redeeming += 1
-        try:
-            return await self._redeem(code, verifier, redirect_uri)
-        finally:
-            self._redeeming -= 1
-
-    async def _redeem(self, code: str, verifier: str, redirect_uri: str) -> Redeemed:
         form = {
             "grant_type": "authorization_code",
             "code": code,

@@ -12,7 +12,6 @@ from urllib.parse import parse_qs
 import httpx
 import pytest
 
-from gateway.access import login as module
 from gateway.access.access import Access
 from gateway.api.app import Api
 from gateway.config import AccessSettings, Config, LoginSettings, TokenSettings
@@ -162,16 +161,23 @@ async def test_wrong_bodies(ask: httpx.AsyncClient, issuer: Issuer, body: Any) -
     assert issuer.forms == []
 
 
-async def test_only_so_many_at_a_time(ask: httpx.AsyncClient, issuer: Issuer) -> None:
+async def test_one_that_asks_has_a_share(ask: httpx.AsyncClient, issuer: Issuer, gateway: Gateway) -> None:
     issuer.answer = {"access_token": token().decode()}
     issuer.held.clear()
-    waiting = [asyncio.create_task(ask.post("/v1/login", json=CODE)) for _ in range(module.MOST)]
-    while len(issuer.forms) < module.MOST:
+    share = gateway.budgets["outbound_requests"].share
+    waiting = [asyncio.create_task(ask.post("/v1/login", json=CODE)) for _ in range(share)]
+    while len(issuer.forms) < share:
         await asyncio.sleep(0.01)
-    problem(await ask.post("/v1/login", json=CODE), 503, "overloaded")
+    problem(await ask.post("/v1/login", json=CODE), 429, "budget_exceeded")
+    transport = ask._transport
+    assert isinstance(transport, httpx.ASGITransport)
+    transport.client = ("192.0.2.9", 1)
+    waiting.append(asyncio.create_task(ask.post("/v1/login", json=CODE)))
+    while len(issuer.forms) < share + 1:
+        await asyncio.sleep(0.01)
     issuer.held.set()
     assert {(await each).status_code for each in waiting} == {200}
-    assert (await ask.post("/v1/login", json=CODE)).status_code == 200
+    assert gateway.budgets["outbound_requests"].held == 0
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,8 @@ async def redeem_login(call: Call) -> Response:
     if login is None:
         raise ApiProblem("unsupported", "this gateway has no login at an issuer: set access.tokens.login")
     try:
-        found = await login.redeem(body.code, body.code_verifier, body.redirect_uri)
+        with call.gateway.budgets["outbound_requests"].hold(call.client):
+            found = await login.redeem(body.code, body.code_verifier, body.redirect_uri)
     except CallerTokenRefused as refused:
         raise unauthorized(str(refused), "invalid_token", advice=ADVICE) from None
     return answer(
@@ -86,7 +87,7 @@ ROUTES: Final = (
         "POST", "/v1/login", "redeem_login", "Redeem a code of the issuer for a token", redeem_login, Scope.NONE,
         {200: ("The token.", LoginToken)}, body=LoginCode,
         codes=("malformed_json", "invalid_request", "invalid_value", "unsupported_media_type", "unauthorized",
-               "unsupported", "overloaded", "outbound_failed"),
+               "unsupported", "budget_exceeded", "outbound_failed"),
         description=(
             "OpenID Connect, the authorization code flow with PKCE: the gateway asks the issuer's token endpoint, "
             "checks the token as any other, and hands it out."
