@@ -100,6 +100,11 @@ BODIES: Final[Mapping[str, Mapping[str, Any]]] = {
             "ended_at": "2026-01-01T00:05:00Z", "detail": {"rows": 1000},
         }
     },
+    "redeem_login": {
+        "A code of the issuer": {
+            "code": "a-code-of-the-issuer", "code_verifier": "v" * 43, "redirect_uri": "https://gateway.example/console/",
+        }
+    },
     "explain_translation": {
         f"To {_NEWEST}": {"message": {"payload": "hello", "headers": {"n": 1}}, "to": _NEWEST}
     },
