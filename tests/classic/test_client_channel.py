@@ -267,6 +267,17 @@ def test_settlements_are_committed_too(version: Version) -> None:
     assert methods(server) == [m.BasicReject(2, False), m.TxCommit()]
 
 
+def test_settlements_of_a_range_are_committed_too(version: Version) -> None:
+    server = emulating(version)
+    server.send(Get(1, "q"), Get(1, "q"), Get(1, "q"))
+    server.heard()
+    for tag in (1, 2, 3):
+        server.say_content(m.BasicGetOk(tag, False, "", "q", 0))
+    server.send(Settle(1, ACCEPT, 2, 3))
+    assert methods(server) == [m.BasicAck(2), m.BasicAck(3), m.TxCommit()]
+    assert server.say(m.TxCommitOk()) == []
+
+
 def test_close_waits_for_the_commit(version: Version) -> None:
     server = emulating(version)
     server.send(message("a"))

@@ -117,6 +117,14 @@ def test_a_publish_over_the_limit(version: Version) -> None:
     assert methods(client) == [m.ChannelClose(311, "CONTENT_TOO_LARGE - 20 octets are over the limit of 10", 60, 40)]
 
 
+def test_many_places_and_tags(version: Version) -> None:
+    client = ScriptedClient(version).open()
+    for number in range(1, 601):
+        client.send(Deliver(1, f"tag-{number}", 0, False, "ex", f"key-{number}", Message(b"")))
+        deliver, _ = methods(client)
+        assert deliver == m.BasicDeliver(f"tag-{number}", number, False, "ex", f"key-{number}")
+
+
 def test_a_message_that_is_too_large_is_refused_at_its_header(version: Version) -> None:
     """Its body may never come, or come for ever."""
     client = ScriptedClient(version).open()
