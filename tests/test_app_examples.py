@@ -24,8 +24,9 @@ PULLS = 12
 WITHOUT_A_KEY = {STRUCTURED, BATCH, "*/*"}
 """Bodies that have no routing key: the reader gives it in the query."""
 
-REFUSED = {"take_and_give_back": 422}
-"""Operations that the embedded broker refuses: it shows its messages, so that nobody needs to take them."""
+REFUSED = {"take_and_give_back": 422, "redeem_login": 422}
+"""Operations that this gateway refuses: the embedded broker shows its messages, so that nobody needs to take them, and
+nobody logs in at an issuer."""
 
 
 class Example(NamedTuple):
