@@ -20,7 +20,7 @@ from gateway.ledger.access.audit import AuditHead, AuditRow, append
 from gateway.ledger.access.audit_check import verify
 
 TRAIL = {"publish", "pull", "acknowledge", "modify_ack_deadline", "release", "reject", "cancel_scheduled",
-         "reschedule", "retry_scheduled", "explain_translation"}  # fmt: skip
+         "reschedule", "retry_scheduled", "explain_translation", "redeem_login"}  # fmt: skip
 """What has its rows in the ledger's history, or changes nothing."""
 
 

@@ -42,7 +42,7 @@ def once(prepare: Callable[[T, Database], None]) -> Callable[[T, Database], None
 class PreparedStatement:
     """A statement in the words of one database. Parameters and results are the driver's: numbers, text, octets."""
 
-    __slots__ = ("_fixed", "_positions", "_text")
+    __slots__ = ("_begins", "_fixed", "_positions", "_text")
 
     def __init__(self, database: Database, statement: sa.Executable) -> None:
         self._compile(database.url.get_dialect(), statement)
@@ -56,12 +56,17 @@ class PreparedStatement:
         else:
             compiled = statement.compile(dialect=dialect())
             self._text = str(compiled)
+        self._begins = dialect.name != "sqlite"
         self._positions: tuple[str, ...] | None = tuple(compiled.positiontup) if compiled.positional else None
         self._fixed = {name: value for name, value in compiled.params.items() if value is not None}
         return compiled
 
     def run(self, connection: sa.Connection, parameters: Mapping[str, Any]) -> list[Row]:
         """Execute it. ``parameters`` holds the values of its ``bindparam``s."""
+        if self._begins and not connection.in_transaction():
+            # The driver begins one anyway. Unless SQLAlchemy ends it, its pool does, and takes a connection that died
+            # meanwhile for a defect. Connections to SQLite do not die.
+            connection.begin()
         values = {**self._fixed, **parameters}
         if self._positions is None:
             return run(connection, self._text, values)
@@ -79,7 +84,9 @@ class StaticStatement:
         self._made: dict[str, tuple[PreparedStatement, Callable[[Row], Any]]] = {}
 
     def rows(self, connection: sa.Connection, parameters: Mapping[str, Any] = NO_PARAMETERS) -> list[Any]:
-        """Execute it; all that it returns."""
+        """Execute it; all that it returns. Several in a row see the same state of the ledger."""
+        if not connection.in_transaction():
+            connection.begin()
         made = self._made.get(connection.dialect.name) or self._make(type(connection.dialect))
         return list(map(made[1], made[0].run(connection, parameters)))
 
