@@ -67,7 +67,8 @@ password = "b"
     name = text.partition("[brokers.")[2].partition("]")[0]
     (finding,) = look(text + front.format(name), "brokers").all("broker.fronts")
     assert finding.where == "fronts.legacy"
-    assert finding.what.startswith(f"it rewrites for {name}: alternate_exchange, mirrors, no_local, quorum_priority")
+    rules = "alternate_exchange, durable_subscription, mirrors, no_local, quorum_priority"
+    assert finding.what.startswith(f"it rewrites for {name}: {rules}")
     assert finding.what.endswith("; switched off: queue_mode")
 
 
