@@ -211,13 +211,14 @@ async def channels(target: Target, record: Record) -> None:
 
 
 async def slow_reader(target: Target, record: Record) -> None:
-    """Consume much and read nothing: deliveries stop at the bound."""
+    """Consume much and read nothing: deliveries stop at the bound. The messages fit into their user's share, of which
+    other rows hold some bytes, too."""
     readers = []
     queue = f"unread-{os.urandom(4).hex()}"
     publisher = await Raw.open(target.amqp_port, V0_9_1)
     await publisher.declare(queue)
     body = bytes(64 * 1_024)
-    for _ in range(target.scaled(1_000, 200)):
+    for _ in range(target.scaled(800, 200)):
         await publisher.tell(Publish(1, "", queue, Message(body, Properties())))
     try:
         for _ in range(target.scaled(20, 5)):
