@@ -69,6 +69,22 @@ async def test_what_is_put_is_handed_out_once(ledger: Ledger, sql: Sql) -> None:
     assert await ledger.outbox.settle([]) == []
 
 
+async def test_what_is_put_again_counts_once(ledger: Ledger, sql: Sql) -> None:
+    """The first answer was lost; the second time it is in the outbox still, or was sent, or never came."""
+    (there,), (sent,) = await put(ledger, 1), await put(ledger, 1, broker="brokerj")
+    await ledger.outbox.claim(10, ["brokerj"])
+    await ledger.outbox.settle([(sent.message_id, [entry(sent.message_id, EventKind.CONFIRMED)])])
+    new = promised()
+    again = [promised(message_id=row.message_id, reason={"resent": True}) for row in (there, sent, new)]
+    await ledger.outbox.put(again, [scheduled(row) for row in again])
+    assert [await kinds(ledger, row) for row in again] == [["scheduled"], ["scheduled", "confirmed"], ["scheduled"]]
+    rows = await ledger.outbox.claim(10, RABBIT)
+    assert {row.message_id: row.reason for row in rows} == {there.message_id: {}, new.message_id: {"resent": True}}
+    (last,) = await put(ledger, 1)  # numbered behind them
+    assert sql("SELECT max(sequence), count(*) FROM events") == [(5, 5)]
+    assert await kinds(ledger, last) == ["scheduled"]
+
+
 async def test_sent_when_it_is_due(ledger: Ledger, clock: Clock) -> None:
     late = promised(due_at=NOW + 60_000_000)
     soon = promised(due_at=NOW + 30_000_000)

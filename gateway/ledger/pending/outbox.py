@@ -23,7 +23,7 @@ from gateway.ledger.db.batch import RowBatch, select_rows
 from gateway.ledger.db.checksums import DAMAGED, checksum, is_sound
 from gateway.ledger.db.encoding import document, octets, parse, text
 from gateway.ledger.db.engine import Database
-from gateway.ledger.db.models import outbox
+from gateway.ledger.db.models import events, outbox
 from gateway.ledger.db.prepared import PreparedStatement, once
 from gateway.ledger.db.shards import INSERT, ShardLease, alive
 from gateway.ledger.pending.bodies import matching
@@ -33,6 +33,7 @@ from gateway.ledger.pending.owed import OutboxFilter
 from gateway.ledger.writing.calls import Claim, Put, SettleKey, SettleOutbox, SettlePublishes, WriterCall
 from gateway.ledger.writing.dividing import divided, future, place_of
 from gateway.ledger.writing.records import KeyClaim, LogEntry, New, OutboxEntry, StoredAnswer, Unknown
+from gateway.ledger.writing.states import EventKind
 
 NOBODY = -1
 """``shard`` of a row that nobody holds."""
@@ -66,6 +67,8 @@ class OutboxRows:
             .on_conflict_do_nothing(index_elements=[outbox.c.message_id]),
         )
         named, _ = select_rows(dialect, (outbox.c.message_id,))
+        scheduled = (events.c.message_id.in_(named), events.c.kind == EventKind.SCHEDULED.value)
+        self._known = PreparedStatement(database, sa.select(events.c.message_id).where(*scheduled))
         mine = (outbox.c.shard == _SHARD) & (outbox.c.fence == _FENCE)
         self._done = PreparedStatement(database, matching(dialect, outbox, named, mine).returning(outbox.c.message_id))
         later = select_rows(dialect, (outbox.c.due_at, outbox.c.message_id, outbox.c.reason))[0].subquery("later")
@@ -119,11 +122,23 @@ class OutboxRows:
             .returning(outbox.c.message_id)
         )
 
+    def find_known(self, connection: sa.Connection, calls: Sequence[Put]) -> None:
+        """Find out which of the resent messages are scheduled already; :meth:`put` leaves them out."""
+        batch = RowBatch()
+        for call in calls:
+            for message_id in call.resent:
+                batch.add((), message_id)
+        known = {row[0] for row in self._known.run(connection, batch.parameters())} if batch else set()
+        for call in calls:
+            call.known = known.intersection(call.resent)
+
     def put(self, connection: sa.Connection, calls: Sequence[Put], now: int, there: int) -> None:
         """Promise. Clocks as in :meth:`gateway.ledger.pending.delivery_rows.DeliveryRows.store`."""
         batch = RowBatch()
         for call in calls:
             for row in call.promised:
+                if row.message_id in call.known:
+                    continue
                 due_at = when(row.due_at, row.at, now, there)
                 exchange, routing_key, client = octets(row.exchange), octets(row.routing_key), octets(row.client)
                 sent = (row.message_id, row.broker.encode(), exchange, routing_key, row.payload, client)
@@ -237,7 +252,8 @@ class OutboxStore:
 
     async def put(self, rows: Sequence[OutboxEntry], entries: Sequence[LogEntry] = ()) -> None:
         """Owe publishes from now on, with their events in one commit, unless there are more than ``group_max`` or one
-        is bad. A message whose id is there already is left alone. Durable when it returns.
+        is bad. A message whose id is there already is left alone; one with ``resent`` in its reason also if it is there
+        no more, because it has its outcome. Durable when it returns.
 
         Raises:
             LedgerUnavailable: nothing was written, or it cannot be told: put the same again.

@@ -358,16 +358,23 @@ class Keep(WriterCall):
 class Put(WriterCall):
     """``outbox.put``: new pending publishes, with events."""
 
-    __slots__ = ("entries", "promised")
+    __slots__ = ("entries", "known", "promised")
 
     def __init__(self, future: Future[Any], promised: Sequence[OutboxEntry], entries: Sequence[LogEntry] = ()) -> None:
         super().__init__(future)
         self.promised = promised
         self.entries = entries
+        self.known: set[bytes] = set()
+        """Messages that are resent and were put before."""
 
     @property
     def rows(self) -> int:
         return len(self.promised) + len(self.entries) // 2 + self.octets // ROW_OCTETS
+
+    @property
+    def resent(self) -> list[bytes]:
+        """Messages that may have been put before: the answer was lost."""
+        return [row.message_id for row in self.promised if "resent" in row.reason]
 
     @property
     def octets(self) -> int:

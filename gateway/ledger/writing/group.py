@@ -231,13 +231,13 @@ class GroupCommit:
                 records.append((call, len(rows.events)))
             else:
                 by_kind[type(call)].append(call)
-            if isinstance(call, Record | Put | SpoolCall):
+            if isinstance(call, Record | SpoolCall):
                 rows.add(call.entries)
             if isinstance(call, Record | Store | SpoolCall) and call.inbox:
                 rows.add_inbox(call.inbox)
         claims, settles, publishes, stores, endings, hands, puts, sent, kept, spooled = by_kind.values()
         # What most likely comes of what is owed is taken at once; the rest, either way, when it is known.
-        taken = len(rows.events) + sum(len(call.entries) for call in stores)
+        taken = len(rows.events) + sum(len(call.entries) for call in (*stores, *puts))
         taken += sum(len(each.entries) for call in endings for each in call.settlements)
         taken += sum(len(call.entries) for call in settles)
         taken += sum(len(entries) for call in (*publishes, *sent) for _, entries in call.done)
@@ -259,6 +259,9 @@ class GroupCommit:
             rows.add(self._end_publishes(connection, lease, publishes), ended=True)
         there = now if self._injected else self._shards.now
         if puts:
+            self._outbox.find_known(connection, puts)
+            for call in puts:
+                rows.add([each for each in call.entries if each.message_id not in call.known])
             self._outbox.put(connection, puts, now, there)
         if sent:
             rows.add(self._outbox.settle(connection, lease, sent, there))
