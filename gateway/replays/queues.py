@@ -39,6 +39,8 @@ HELD_MAX: Final = 1_000
 """Most refused messages that are held until the end; one more, and the replay fails."""
 FETCH_WAIT: Final = 1.0
 """How long it waits for a message that should be there, in seconds."""
+FETCHES: Final = 10
+"""How often it does so while the queue says that it has messages: its broker may be slow, or others hold them."""
 KEEPERS: Final = ("RabbitMQ", "AMQP Gateway")
 """Products that tell in x-death where a dead letter came from, and deliver it as from its dead-letter exchange. Others
 deliver it as from the exchange that it was published to."""
@@ -84,13 +86,24 @@ class QueueSnapshot:
         wanted = max(left, 0) or landed.total()
         if not wanted:
             return chunk
-        deliveries = await self._upstream.fetch(self._queue, min(most, wanted), FETCH_WAIT)
+        deliveries = await self._fetch(min(most, wanted))
         try:
             return await self._chunk(chunk, deliveries, left, landed)
         except BaseException:  # it is taken again
             for delivery in reversed(deliveries):
                 self._settle(delivery, Settlement.RELEASE)
             raise
+
+    async def _fetch(self, most: int) -> Sequence[Delivery]:
+        """Take messages; none if the queue has none."""
+        for _ in range(FETCHES):
+            deliveries = await self._upstream.fetch(self._queue, most, FETCH_WAIT)
+            if deliveries:
+                return deliveries
+            depth = (await self._upstream.query_queue(self._queue)).message_count
+            if depth <= len(self._held) + len(self._out):  # some brokers count what is held
+                break
+        return []
 
     async def _chunk(self, chunk: Chunk, deliveries: Sequence[Delivery], left: int, landed: Counter[str]) -> Chunk:
         """What was taken, as a chunk."""

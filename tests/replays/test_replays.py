@@ -518,6 +518,35 @@ async def test_only_what_was_there_at_the_start(house: House) -> None:
     assert len(house.fake.queues["dead"].ready) == 5
 
 
+async def test_a_broker_that_is_slow_to_deliver(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing came in time, and the queue says that it has messages."""
+    await grave(house, 5)
+    fetch, asked = house.fake.fetch, 0
+
+    async def slow(*arguments: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        return [] if asked <= 3 else await fetch(*arguments)
+
+    monkeypatch.setattr(house.fake, "fetch", slow)
+    await house.replays.ask(request(queue=dead_queue()), "")
+    assert (await house.ended("r1")).sent == 5
+
+
+async def test_a_queue_whose_messages_others_hold(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    await grave(house, 5)
+    asked = 0
+
+    async def nothing(*_: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        return []
+
+    monkeypatch.setattr(house.fake, "fetch", nothing)
+    await house.replays.ask(request(queue=dead_queue()), "")
+    assert ((await house.ended("r1")).sent, asked) == (0, queues_module.FETCHES)
+
+
 async def test_what_it_put_there_itself_ends_it(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody else takes some while it runs: those of its own that follow are left alone."""
     monkeypatch.setattr("gateway.replays.runner.CHUNK", 2)
