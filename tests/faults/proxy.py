@@ -353,6 +353,7 @@ class Proxy:
         self._names = count(1)
         self._connections: dict[_Connection, asyncio.Task[None]] = {}
         self._listening: asyncio.Task[None] | None = None
+        self._kept: socket.socket | None = None
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name=f"proxy {self.port}", daemon=True)
         self._thread.start()
@@ -428,13 +429,14 @@ class Proxy:
         self._call(reset)
 
     def down(self) -> None:
-        """Listen no longer, and reset every connection."""
+        """Listen no longer, and reset every connection. The port stays taken, so that no other program gets it."""
 
         async def down() -> None:
             if self._listening is not None:
                 self._listening.cancel()
                 await asyncio.wait([self._listening])
                 self._listening = None
+                self._keep_port()
             await self._end_connections()
 
         self._call(down)
@@ -457,11 +459,24 @@ class Proxy:
         if not hasattr(self, "flowing"):
             self.flowing = asyncio.Event()
             self.flowing.set()
+        self._let_port_go()
         listener = socket.create_server((HOST, self.port), backlog=1024)
         listener.setblocking(False)
         self._listening = self._loop.create_task(self._accept(listener))
 
+    def _keep_port(self) -> None:
+        self._kept = keeper = socket.socket()
+        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # closed connections are no obstacle
+        keeper.bind((HOST, self.port))
+        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)  # others that set it do not get the port either
+
+    def _let_port_go(self) -> None:
+        if self._kept is not None:
+            self._kept.close()
+            self._kept = None
+
     async def _stop(self) -> None:
+        self._let_port_go()
         if self._listening is not None:
             self._listening.cancel()
             await asyncio.wait([self._listening])
