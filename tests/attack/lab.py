@@ -149,10 +149,11 @@ class Row:
 def _common(folder: Path, amqp_port: int) -> dict[str, Any]:
     login = {"name": "guest", "password": "guest"}
     planted = {"name": canary.USER, "password": canary.CANARY}
+    neighbor = {"name": QUEUE, "password": QUEUE}
     return {
         "data_dir": str(folder / "data"),
         "http": {"head_timeout": SLOW, "body_idle": SLOW},
-        "embedded": {"enabled": True, "port": amqp_port, "users": [login, planted], "handshake_timeout": SLOW},
+        "embedded": {"enabled": True, "port": amqp_port, "users": [login, planted, neighbor], "handshake_timeout": SLOW},
         "subscriptions": {QUEUE: {"broker": BROKER, "queue": QUEUE}},
     }
 

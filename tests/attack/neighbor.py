@@ -50,6 +50,7 @@ PAUSE: Final = 0.01
 GIVE_UP: Final = 20.0
 """How long a request may take, in seconds."""
 QUEUE: Final = "neighbor"
+"""Its queue, and the name and password of its user of the embedded broker: it shares no budget with an attacker."""
 FAILURES_SHOWN: Final = 3
 PACES: Final = 3
 """How often the pace of the machine is taken."""
@@ -77,7 +78,9 @@ class _Amqp:
 
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection((HOST, port), GIVE_UP)
-        config = ClientConfig(secure=True, random_octets=os.urandom, wall_clock=time.time, heartbeat=0)
+        config = ClientConfig(
+            user=QUEUE, password=QUEUE, secure=True, random_octets=os.urandom, wall_clock=time.time, heartbeat=0
+        )
         self._session = client_session(V0_9_1, config)
         self._heard: list[Operation] = []
         self.hear(Opened)
