@@ -153,7 +153,12 @@ def _common(folder: Path, amqp_port: int) -> dict[str, Any]:
     return {
         "data_dir": str(folder / "data"),
         "http": {"head_timeout": SLOW, "body_idle": SLOW},
-        "embedded": {"enabled": True, "port": amqp_port, "users": [login, planted, neighbor], "handshake_timeout": SLOW},
+        "embedded": {
+            "enabled": True,
+            "port": amqp_port,
+            "users": [login, planted, neighbor],
+            "handshake_timeout": SLOW,
+        },
         "subscriptions": {QUEUE: {"broker": BROKER, "queue": QUEUE}},
     }
 
