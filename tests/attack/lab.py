@@ -149,6 +149,7 @@ class Row:
 def _common(folder: Path, amqp_port: int) -> dict[str, Any]:
     login = {"name": "guest", "password": "guest"}
     planted = {"name": canary.USER, "password": canary.CANARY}
+    own = {"name": "gateway", "password": "gateway"}  # the first: the gateway itself logs in so
     neighbor = {"name": QUEUE, "password": QUEUE}
     return {
         "data_dir": str(folder / "data"),
@@ -156,7 +157,7 @@ def _common(folder: Path, amqp_port: int) -> dict[str, Any]:
         "embedded": {
             "enabled": True,
             "port": amqp_port,
-            "users": [login, planted, neighbor],
+            "users": [own, login, planted, neighbor],
             "handshake_timeout": SLOW,
         },
         "subscriptions": {QUEUE: {"broker": BROKER, "queue": QUEUE}},

@@ -16,6 +16,7 @@ from tests import canary
 from tests.attack.client import HOST, at_once, talk
 from tests.attack.judge import Record
 from tests.attack.lab import Target
+from tests.attack.neighbor import QUEUE
 from tests.hostile import control, long, map010, method, short
 
 GUESSER: Final = "127.0.0.77"
@@ -125,9 +126,6 @@ async def guesses(target: Target, record: Record) -> None:
     said = target.log()[before:]
     record.check("login" in said or "authentication" in said, "the log says nothing of wrong logins")
     record.check(canary.CANARY not in said, "the log shows a password")
-    said_to = await talk(
-        target.amqp_port,
-        V0_9_1.header + start_ok(V0_9_1, b"PLAIN", b"\x00guest\x00guest"),
-        within=0.5,
-    )
+    login = f"\x00{QUEUE}\x00{QUEUE}".encode()  # the row before this one has guessed guest's
+    said_to = await talk(target.amqp_port, V0_9_1.header + start_ok(V0_9_1, b"PLAIN", login), within=0.5)
     record.check(logged_in(V0_9_1, said_to), "another user's login from another address was slow")
