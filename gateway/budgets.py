@@ -285,13 +285,14 @@ class Holdings:
         """
         if not amount:
             return
-        holder = client.kind, client.name
+        name, is_admin, is_alone, kind = client
+        holder = kind, name
         mine = self._held.get(holder, 0)
         held = mine + self._kept.get(holder, 0) if self._kept else mine
-        if not client.is_alone and held + amount > (share := self.share_of(client)) and not forced:
+        if not is_alone and held + amount > (share := self.share_of(client)) and not forced:
             self.count_refusal("share")
             raise self.exceeded(client, held, amount, share)
-        bound = self.total if client.is_admin else self.total - self.reserve
+        bound = self.total if is_admin else self.total - self.reserve
         if self._sum + amount > bound and not forced:
             self.count_refusal("total")
             raise Overloaded(

@@ -37,21 +37,26 @@ _checker: Final[Any] = JSONDecoder(object_pairs_hook=_check, parse_int=_text, pa
 _reader: Final[Any] = JSONDecoder(object_pairs_hook=_Members, parse_int=_text, parse_float=_text, strict=False)
 _scan, _read = _checker.scan_once, _reader.scan_once
 _SPACE: Final = " \t\n\r"
-_SHORT: Final = 1_024
-"""Octets that are worth a look whether they can hold two members at all."""
+_SHORT: Final = 8_192
+"""Octets that are worth a look whether they can hold two members of one name at all."""
 
 
 def repeated(
-    octets: bytes | memoryview | Raw, *, depth: int | None = None, passes_over: Callable[[Path], bool] | None = None
+    octets: bytes | memoryview | Raw,
+    *,
+    members: int = 1,
+    depth: int | None = None,
+    passes_over: Callable[[Path], bool] | None = None,
 ) -> Path | None:
     """Return where JSON has a member twice: the names and indexes that lead there. None: nowhere, or it is no JSON,
     which the decoder tells better.
 
     Args:
+        members: how many different members it is known to have. Short JSON without more colons has no others.
         depth: look no deeper than so many objects and arrays; None: at all of them.
         passes_over: whether the value at a path is not looked at.
     """
-    if len(octets) <= _SHORT and bytes(octets).count(b":") < 2:  # there are no two members
+    if len(octets) <= _SHORT and bytes(octets).count(b":") <= members:
         return None
     text = str(octets, "utf-8", "surrogateescape")
     start = len(text) - len(text.lstrip(_SPACE)) if text[:1] in _SPACE else 0

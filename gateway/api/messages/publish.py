@@ -110,7 +110,8 @@ def _json(call: Call, octets: bytes) -> tuple[bool, list[Publication | ApiProble
         request = _decode(octets)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return _json_item_by_item(call, octets)
-    if (path := repeated(octets, passes_over=is_payload)) is not None:
+    given = (request.routing_key is not UNSET) + (request.payload is not UNSET) + (request.payload_encoding == "base64")
+    if (path := repeated(octets, members=given, passes_over=is_payload)) is not None:
         if path[0] == "messages" and len(path) > 2:
             return _json_item_by_item(call, octets)
         raise repeated_member(path)

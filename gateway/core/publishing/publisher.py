@@ -168,7 +168,7 @@ class Publisher:
         self._ledger.disk.check()
         self.give_ids(messages)
         await self.intend(upstream, exchange, messages, client)
-        groups = [messages] if order is not None else list(groups_of(messages))
+        groups = [messages] if order is not None or len(messages) == 1 else list(groups_of(messages))
         if len(groups) == 1:  # of an order: nobody of the same one may come in between
             futures = self.send(upstream, exchange, messages, within, order)
             results = await self.settle(upstream, exchange, messages, client, futures)
@@ -237,7 +237,7 @@ class Publisher:
         results = await self.outcomes(upstream, exchange, messages, futures)
         events = self.events(upstream, messages, results)
         try:
-            recording = self._record(accepted, events)
+            recording = self._ledger.record(accepted + events) if not self._intent_always else self._record(events)
             if self._ledger.deliveries.keeps_bodies:
                 await gather(recording, self.keep(exchange, messages, results))
             else:
@@ -251,12 +251,9 @@ class Publisher:
             raise NotRecorded(f"the broker answered, but the ledger could not record it: {error}") from error
         return results
 
-    async def _record(self, accepted: Sequence[LogEntry], events: Sequence[LogEntry]) -> None:
-        """Record outcomes, each behind its ``accepted``, unless that is in the ledger already: then only those of which
-        no other process has said by now that nobody knows them."""
-        if not self._intent_always:
-            await self._ledger.record([*accepted, *events])
-            return
+    async def _record(self, events: Sequence[LogEntry]) -> None:
+        """Record outcomes of messages that the ledger has as ``accepted``: those of which no other process has said by
+        now that nobody knows them."""
         of: dict[bytes, list[LogEntry]] = {}
         for entry in events:
             of.setdefault(entry.message_id, []).append(entry)
@@ -271,7 +268,7 @@ class Publisher:
             if not self._ledger.healthy:
                 continue
             try:
-                await self._record((), events)
+                await self._record(events)
                 return
             except LedgerUnavailable as error:
                 log("ledger.outcome_waits", logging.DEBUG, count=len(events), detail=str(error))
