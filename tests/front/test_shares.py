@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.amqp.message import Message
-from gateway.amqp.operations import DeclareQueue, Publish, SelectConfirm
+from gateway.amqp.operations import Confirmed, DeclareQueue, Publish, SelectConfirm
 from gateway.broker.server import EmbeddedBroker
 from gateway.budgets import BudgetBounds, Budgets, ShareHolder
 from gateway.config import BrokerSettings, EmbeddedSettings, FrontSettings, FrontUser
@@ -121,6 +121,21 @@ async def test_a_user_has_a_part_of_the_channels_at_the_broker(make: Callable[..
     await estate.channel(ANN, link)
     await link.close()
     await until(lambda: estate.budgets["front_channels"].held_by(HOLDER) == 0)
+
+
+async def test_a_client_may_have_all_its_channels_in_confirm_mode(make: Callable[..., Any]) -> None:
+    """Beside other clients on the same connection to the broker, where nothing is published on most of them."""
+    estate = await make()
+    await estate.channel(ANN)
+    link = await estate.link(ANN)
+    channels = [link.channel(Channel) for _ in range(link.capabilities.channel_max)]
+    await asyncio.gather(*(channel.open() for channel in channels))
+    await asyncio.gather(*(channel.request(SelectConfirm(channel.number)) for channel in channels))
+    (shared,) = estate.front.pool.all()
+    assert (shared.channels, link.ended) == (1, None)
+    last = channels[-1]
+    assert isinstance(await last.request(Publish(last.number, "", "ann", Message(b"m"))), Confirmed)
+    assert shared.channels == 2
 
 
 async def test_channels_of_a_lost_connection_are_given_back(make: Callable[..., Any]) -> None:

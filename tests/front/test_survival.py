@@ -297,6 +297,17 @@ async def test_another_node_takes_over() -> None:
             await node.stop()
 
 
+async def test_confirm_mode_begins_behind_what_was_asked_before(estate: Estate) -> None:
+    channel = await estate.channel(await estate.link())
+    answered: list[str] = []
+    channel.request(DeclareQueue(channel.number, "q", durable=True)).add_done_callback(lambda _: answered.append("q"))
+    channel.request(SelectConfirm(channel.number)).add_done_callback(lambda _: answered.append("confirms"))
+    serial = channel.send(Publish(channel.number, "", "q", Message(b"m")))
+    await until(lambda: serial in channel.confirmed)
+    assert answered == ["q", "confirms"]
+    assert await seen(channel, "q") == [b"m"]
+
+
 @pytest.mark.parametrize("leaves", [False, True])
 async def test_a_publish_whose_exchange_is_asked_for_is_not_lost(estate: Estate, leaves: bool) -> None:
     """The broker is lost, or the client leaves, before the answer. The front asks brokers that would drop a publish to

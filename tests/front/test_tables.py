@@ -143,6 +143,16 @@ def test_what_would_cost_the_upstream_connection_is_refused_first(request_: Any,
     assert " - " in caught.value.reply_text
 
 
+def test_the_default_exchange_is_not_asked_for_where_that_costs_the_connection() -> None:
+    for request in (DeclareExchange(1, "", passive=True), DeclareExchange(1, "", "topic")):
+        with pytest.raises(RemoteError, match="403 ACCESS_REFUSED - operation not permitted on the default exchange"):
+            treatment.check(request, Target(QPID))
+        for target in (NEW, Target(QPID, is_native=True)):
+            treatment.check(request, target)
+    for request in (DeclareExchange(1, "e", passive=True), DeclareExchange(1, "")):
+        treatment.check(request, Target(QPID))
+
+
 def test_what_the_upstream_can_do_is_passed() -> None:
     treatment.check(DeclareExchange(1, "e", "x-consistent-hash"), NEW)
     treatment.check(DeclareExchange(1, "e", "", passive=True), NEW)

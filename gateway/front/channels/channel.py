@@ -151,7 +151,7 @@ class FrontChannel:
             if operation.consumer_tag in self.flushing:  # type: ignore[attr-defined]  # as above
                 return False
             return consumer is None or consumer.is_running or consumer.waiting is not None
-        return kind not in QUERIES or all(type(request) is operations.Publish for request in self.sent.values())
+        return kind not in BEHIND or all(type(request) is operations.Publish for request in self.sent.values())
 
     def _may_store(self, operation: Any, lane: PublishLane) -> bool:
         """Whether a request can be carried out without an upstream, by a front that stores publishes."""
@@ -383,7 +383,9 @@ class FrontChannel:
 
 
 QUERIES: Final = frozenset({operations.QueryExchange, operations.QueryQueue, operations.QueryBinding})
-"""What may be asked on another channel, and so waits for what was asked before it."""
+"""What may be asked on another channel."""
+BEHIND: Final = QUERIES | {operations.SelectConfirm}
+"""What is not asked on the channel's own upstream channel, and so waits for what was asked before it."""
 LOCAL: Final = frozenset(
     {operations.OpenChannel, operations.CloseChannel, operations.Flow, operations.Qos}
 )  # fmt: skip

@@ -89,8 +89,7 @@ def restore(channel: FrontChannel) -> None:
     try:
         if channel.is_transacted and not any(type(request) is operations.TxSelect for request in pending):
             channel.ask(operations.TxSelect(channel.number))
-        selects = any(type(request) is operations.SelectConfirm for request in pending)
-        if not channel.is_transacted and (channel.unconfirmed or channel.confirms) and not selects:
+        if channel.unconfirmed and not channel.is_transacted:
             channel.ask(operations.SelectConfirm(channel.number))
             channel.confirms_upstream = True
         for tag, consumer in list(channel.consumers.items()):
@@ -109,8 +108,6 @@ def restore(channel: FrontChannel) -> None:
                 message_id, records = channel.recorded.get(request.serial), channel.client.host.records
                 if message_id is not None and records is not None:
                     records.resent(channel.client, message_id)
-            elif type(request) is operations.SelectConfirm:
-                channel.confirms_upstream = True
             channel.send(request)
     except (LocalError, LimitExceeded, BrokerUnavailable) as error:
         channel.fail(506, f"RESOURCE_ERROR - the channel cannot go on at the broker: {error}"[:255])

@@ -149,13 +149,8 @@ def _asks_for_subscription(channel: FrontChannel, request: operations.QueryBindi
 
 
 def select_confirms(channel: FrontChannel, request: operations.SelectConfirm) -> None:
-    if channel.is_transacted:
-        if not channel.client.rules.confirms_in_transactions:
-            raise refused(406, "cannot switch from tx to confirm mode")
-    elif not channel.confirms_upstream and channel.client.link.is_up:
-        channel.send(request)
-        channel.confirms_upstream = channel.confirms = True
-        return
+    if channel.is_transacted and not channel.client.rules.confirms_in_transactions:
+        raise refused(406, "cannot switch from tx to confirm mode")
     channel.confirms = True
     channel.done(request)
 

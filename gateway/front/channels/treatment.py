@@ -77,6 +77,12 @@ def _unknown_type(request: operations.DeclareExchange, target: Target) -> bool:
     return not request.passive and request.type not in _EXCHANGE_TYPES and not request.type.startswith("x-")
 
 
+def _default_at_qpid(request: operations.DeclareExchange, target: Target) -> bool:
+    if request.exchange or target.product != QPID or target.is_native:
+        return False
+    return request.passive or request.type != "direct"
+
+
 def _browses(request: operations.Consume) -> bool:
     return not request.acquired or bool(request.arguments.get(NO_CONSUME))
 
@@ -98,6 +104,11 @@ TREATMENTS: Final[Mapping[type[operations.Operation], Treatment]] = {
                 lambda request, target: request.type == "x-delayed-message" and not request.passive,
                 540, "x-delayed-message: this gateway does not delay messages yet",
                 "the type is `x-delayed-message`",
+            ),
+            Refusal(
+                _default_at_qpid, 403, "operation not permitted on the default exchange",
+                "it is the default exchange, passively or with another type, and the upstream is Broker-J in a classic "
+                "version, which would end the connection over it (530)",
             ),
         ),
     ),
@@ -135,7 +146,9 @@ TREATMENTS: Final[Mapping[type[operations.Operation], Treatment]] = {
     ),
     operations.PurgeQueue: Treatment(Kind.MAPPED, "an empty name becomes that of the queue declared last"),
     operations.DeleteQueue: Treatment(Kind.MAPPED, "an empty name becomes that of the queue declared last"),
-    operations.SelectConfirm: Treatment(Kind.MAPPED, "the upstream confirms already where something was published"),
+    operations.SelectConfirm: Treatment(
+        Kind.EMULATED, "answered by the front, which asks the upstream for confirms with the first publish"
+    ),
     operations.Publish: Treatment(
         Kind.MAPPED, "always with the upstream's confirm; the client's comes behind it, if it has asked",
         (
