@@ -195,7 +195,7 @@ SUITES = (
     Suite("supply", ("supply/test_[!t]*.py",)),
     Suite("spark-kills", ("pipeline/stream",), servers=True, tier="all", once=True),
     Suite("models", ("models",), tier="all"),
-    Suite("front-clients", ("clients",), servers=True, share=0.5, tier="all"),
+    Suite("front-clients", ("clients",), servers=True, share=0.5, tier="all", limit=3600),
     Suite("front-faults", ("faults/fronts",), servers=True, share=0.5, tier="all", once=True),
     Suite("console-looks", ("console/test_looks.py",), share=0.8, tier="all"),
     Suite("examples", ("examples/test_other_languages.py",), share=0.5, tier="all"),

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import pytest
 
-from tests.clients.libraries import LIBRARIES, Library
+from tests.clients.libraries import LIBRARIES, SUITES, Library
 from tests.front.fronts import RunningFront
 from tests.servers.relay import SERVER, relay_to
 
@@ -92,3 +92,10 @@ def test_the_front_passes_what_the_broker_passes(
     assert not unknown, "the broker has ended a connection of the front"
     assert (restores, still_open) == (len(why), opened - len(why)), "a connection to the broker was lost"
     assert opened
+
+
+@pytest.mark.parametrize("library", [each for each in LIBRARIES if each.tests], ids=lambda library: library.name)
+def test_what_is_left_out_is_there(library: Library) -> None:
+    found = {file.name for file in (SUITES / library.name / library.tests).glob("test_*.py")}
+    assert library.left_out.keys() <= found
+    assert library.files

@@ -38,8 +38,8 @@ def check_docker_available() -> DockerHostInfo:
 class DockerClient:
     """Has the broker as its only container."""
 
-    def __init__(self, host: DockerHostInfo) -> None:
-        self.docker_host_info = host
+    def __init__(self, host: DockerHostInfo | None = None) -> None:
+        self.docker_host_info = host or DockerHostInfo()
 
     def run(self, image: str, ports: list[str], environment: dict[str, str] | None = None) -> ContainerInfo:
         """The broker. Its port for TLS is one where nobody listens."""
