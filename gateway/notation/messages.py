@@ -7,6 +7,7 @@ and stays here: the writer of a message gives its id separately.
 from __future__ import annotations
 
 from base64 import b64encode
+from operator import attrgetter
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -26,6 +27,8 @@ TEXTS: Final = (
     "app_id", "cluster_id",
 )  # fmt: skip
 """Properties that are texts."""
+_SHOWN: Final = (*SCALARS, *TEXTS)
+_values_of: Final = attrgetter(*_SHOWN)
 
 
 class Binary(msgspec.Struct, tag_field="type", tag="binary", forbid_unknown_fields=True):
@@ -146,11 +149,8 @@ def _payload(body: bytes) -> tuple[str, Literal["string", "base64"]]:
 def properties_to_json(properties: Properties) -> MessageProperties:
     """The properties of the AMQP message, as JSON."""
     result = MessageProperties()
-    for name in SCALARS:
-        if (number := getattr(properties, name)) is not None:
-            setattr(result, name, property_to_json(number))
-    for name in TEXTS:
-        if (value := getattr(properties, name)) is not None:
+    for name, value in zip(_SHOWN, _values_of(properties), strict=True):
+        if value is not None:
             setattr(result, name, property_to_json(value))
     return result
 

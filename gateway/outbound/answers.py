@@ -34,7 +34,10 @@ class HttpAnswer(msgspec.Struct):
 
     def header(self, name: bytes) -> bytes | None:
         """The value of the first header of this lower-case name."""
-        return next((value for each, value in self.headers if each.lower() == name), None)
+        for each, value in self.headers:
+            if each.lower() == name:
+                return value
+        return None
 
 
 class _Enough(Exception):

@@ -294,7 +294,7 @@ class PushTarget:
         if demand is not self._demand:
             self._tell(demand, suspension)
         if suspension is None:
-            self.pump()
+            self.pump(now)
 
     def _is_ailing(self, now: float) -> bool:
         """It is better given a message at a time. One that was well, and has failed for a moment, is not."""
@@ -334,22 +334,24 @@ class PushTarget:
         if tasks:
             await asyncio.wait(tasks)
 
-    def pump(self) -> None:
-        """Begin as many requests as can begin."""
+    def pump(self, free_at: float | None = None) -> None:
+        """Begin as many requests as can begin. ``free_at``: nothing holds it at this time, as was just found out."""
         targets, lane, endpoint = self._targets, self.lane, self.endpoint
         if endpoint is None or self._closed:
             return
         settings = endpoint.settings
         most, rate = self.batch, endpoint.rate
         while True:
-            now = clock.monotonic()
-            line, at = self._next_line(most, settings.batch_wait)
+            now = clock.monotonic() if free_at is None else free_at
+            line, at = self._next_line(now, most, settings.batch_wait)
             if line is None:
                 if at is not None:
                     self._timer.wake_at(at)
                 targets.slots.leave(lane)
                 return
-            if self.suspension(now) is not None:
+            if free_at is not None:
+                free_at = None
+            elif self.suspension(now) is not None:
                 self.look()
                 return
             if rate and self._next_at > now:
@@ -374,9 +376,8 @@ class PushTarget:
             self._requests[task] = line
             task.add_done_callback(self._requests.pop)
 
-    def _next_line(self, most: int, wait: float) -> tuple[PushSource | None, float | None]:
+    def _next_line(self, now: float, most: int, wait: float) -> tuple[PushSource | None, float | None]:
         """The next line that has a request's worth; None, and when one will have it."""
-        now = clock.monotonic()
         soonest: float | None = None
         for line in self.lines:
             at = line.ripe_at(most, wait)

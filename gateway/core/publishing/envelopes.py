@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
-from typing import Any
+from operator import attrgetter
+from typing import Any, Final
 from uuid import UUID
 
 import msgspec
@@ -26,6 +27,8 @@ from gateway.amqp.message import (
 )
 from gateway.amqp.values import Timestamp, Typed, Value
 from gateway.errors import GatewayError
+
+_values_of: Final = attrgetter(*PROPERTY_NAMES)
 
 
 class EnvelopeError(GatewayError):
@@ -87,7 +90,8 @@ def decode(octets: bytes) -> tuple[Message, bool]:
 
 def pack(properties: Properties) -> dict[str, Any]:
     """The properties that are there, as values that MessagePack has types for."""
-    return {name: _pack(value) for name in PROPERTY_NAMES if (value := getattr(properties, name)) is not None}
+    values = zip(PROPERTY_NAMES, _values_of(properties), strict=True)
+    return {name: _pack(value) for name, value in values if value is not None}
 
 
 def unpack(packed: dict[str, Any]) -> Properties:

@@ -116,11 +116,11 @@ class RecentAttempts:
             id=f"{self._process}-{self._count}",
             at=clock.now(),
             endpoint=endpoint,
-            messages=tuple(item.message_id for item in items[:MESSAGES_MAX]),
+            messages=tuple([item.message_id for item in items[:MESSAGES_MAX]]),
             count=len(items),
             subscription=items[0].subscription if items else "",
-            attempt=max((item.attempt for item in items if item.attempt is not None), default=None),
-            test=any(item.test for item in items),
+            attempt=max([item.attempt for item in items if item.attempt is not None], default=None),
+            test=True in [item.test for item in items],
             sent=SentRequest(),
         )
 
