@@ -8,6 +8,8 @@ import { text } from "./text.js";
 
 const words = text.search;
 const OF_MESSAGES = ["message", "scheduled"];
+const OF_NAMES = Object.keys(words.kinds).filter((kind) => !OF_MESSAGES.includes(kind));
+const pathOf = (sought, kinds) => `/v1/search?${new URLSearchParams([["q", sought], ...kinds.map((kind) => ["kind", kind])])}`;
 
 export function Found() {
   const sought = (route.value.query.get("q") ?? "").trim();
@@ -22,16 +24,18 @@ export function Found() {
 }
 
 function Answer({ sought }) {
-  const feed = usePoll(`/v1/search?${new URLSearchParams({ q: sought })}`, 60_000);
+  const ofNames = usePoll(pathOf(sought, OF_NAMES), 60_000); // they do not wait for the search of messages, which takes longer
+  const ofMessages = usePoll(pathOf(sought, OF_MESSAGES), 60_000);
   const [more, setMore] = useState({}); // kind -> the rows of further pages, and how its search stands since
-  const first = feed.data;
-  const only = first && first.found.length > 0 && first.found.every((row) => row.match === "id") ? new Set(first.found.map((row) => viewOf(row.path))) : null;
-  useEffect(() => { if (only?.size === 1 && !only.has(null)) location.replace([...only][0]); }, [first]);
-  if (feed.error && !first) return html`<p class="note">${visible(feed.error.message)}</p>`;
-  if (!first) return html`<p class="quiet" role="status">${text.loading}</p>`;
-  const found = [...first.found, ...Object.values(more).flatMap((each) => each.rows)];
-  const kinds = first.kinds.map((each) => more[each.kind]?.kind ?? each);
-  const gaps = [...first.gaps.filter((each) => !more[each.kind]), ...Object.values(more).flatMap((each) => each.gaps)];
+  const answers = [ofNames.data, ofMessages.data].filter(Boolean);
+  const first = answers.flatMap((each) => each.found);
+  const only = answers.length === 2 && first.length > 0 && first.every((row) => row.match === "id") ? new Set(first.map((row) => viewOf(row.path))) : null;
+  useEffect(() => { if (only?.size === 1 && !only.has(null)) location.replace([...only][0]); }, [ofNames.data, ofMessages.data]);
+  const waiting = (feed) => (feed.error ? html`<p class="note">${visible(feed.error.message)}</p>` : html`<p class="quiet" role="status">${text.loading}</p>`);
+  if (answers.length === 0) return waiting(ofNames.error ? ofNames : ofMessages);
+  const found = [...first, ...Object.values(more).flatMap((each) => each.rows)];
+  const kinds = answers.flatMap((each) => each.kinds).map((each) => more[each.kind]?.kind ?? each);
+  const gaps = [...answers.flatMap((each) => each.gaps).filter((each) => !more[each.kind]), ...Object.values(more).flatMap((each) => each.gaps)];
   const further = (kind, told) => async () => {
     const answer = await get(kind.next);
     setMore({ ...more, [kind.kind]: { rows: [...(more[kind.kind]?.rows ?? []), ...answer.found], kind: answer.kinds[0], gaps: answer.gaps } });
@@ -43,13 +47,14 @@ function Answer({ sought }) {
   const open = (row) => viewOf(row.path);
   return html`<${Fragment}>
     <section><h2>${words.names}</h2>
-      <${Table} label=${words.names} rows=${names} empty=${words.noName} keyOf=${(row) => row.path} open=${open} columns=${[
+      ${ofNames.data ? html`<${Table} label=${words.names} rows=${names} empty=${words.noName} keyOf=${(row) => row.path} open=${open} columns=${[
         { title: text.name, class: "grow", show: (row) => html`<${Name} of=${row.name} />` },
         { title: words.kind, show: (row) => html`${words.kinds[row.kind]} ${row.state && html`<${State} of=${row.state} />`}` },
         { title: text.broker, class: "mid", show: (row) => row.broker && html`<${Name} of=${row.broker} />` },
-      ]} />
+      ]} />` : waiting(ofNames)}
       ${kinds.filter((each) => each.next && each.kind !== "message").map((each) => html`<${Action} key=${each.kind} tone="small" label=${words.more(words.kinds[each.kind])} act=${further(each, words.moreFound)} /> `)}</section>
-    ${message.searched !== "none" && html`<section><h2>${text.nav.messages}</h2>
+    ${!message && html`<section><h2>${text.nav.messages}</h2>${waiting(ofMessages)}</section>`}
+    ${message && message.searched !== "none" && html`<section><h2>${text.nav.messages}</h2>
       <${Table} label=${text.nav.messages} rows=${messages} empty=${message.next ? text.messages.noneHere : text.messages.none} keyOf=${(row) => row.path} open=${open} columns=${[
         { title: text.time, show: (row) => html`<${Time} at=${row.at} />` },
         { title: text.state, show: (row) => html`<${State} of=${row.state} />` },
@@ -59,7 +64,7 @@ function Answer({ sought }) {
       ]} />
       ${message.next && html`<p class="row"><${Action} label=${text.messages.further} act=${further(message, text.messages.furtherFound)} />
         <span class="quiet">${message.reached && words.reached(localTime(new Date(message.reached)))}</span></p>`}</section>`}
-    ${gaps.length > 0 && html`<details class="more" open=${found.length === 0}><summary>${words.gaps(gaps.length)}</summary>
+    ${gaps.length > 0 && html`<details class="more" open=${answers.length === 2 && found.length === 0}><summary>${words.gaps(gaps.length)}</summary>
       <ul class="plain">${gaps.map((each) => html`<li key=${`${each.kind} ${each.broker} ${each.reason}`}><strong>${words.kinds[each.kind]}</strong>
         ${each.broker && html` <${Name} of=${each.broker} />`}: ${visible(each.reason)}</li>`)}</ul></details>`}<//>`;
 }
