@@ -16,7 +16,7 @@
     db/             SQLite and PostgreSQL: connections, migrations, tables, shards, how values lie in columns
 """
 
-from gateway.ledger.db.ids import MessageIds, id_text, parse_id
+from gateway.ledger.db.ids import MessageIds, first_id, id_text, parse_id, time_of
 from gateway.ledger.events.windows import Happened
 from gateway.ledger.logs.logged import Extent, Floor, Run, Spooled, StoredCursor
 from gateway.ledger.pending.branches import BranchRecord, BranchStatus
@@ -103,6 +103,8 @@ __all__ = [
     "Timeline",
     "Unknown",
     "Wanted",
+    "first_id",
     "id_text",
     "parse_id",
+    "time_of",
 ]

@@ -16,7 +16,8 @@ from gateway.api.resources.search import SEARCHES
 from gateway.config import ApiKeySettings, HttpSettings
 from gateway.core.topology import QUEUE
 from gateway.errors import LedgerUnavailable
-from gateway.ledger import id_text
+from gateway.ledger import MessageIds, id_text
+from gateway.runtime.clock import wall_time
 from tests.api.conftest import problem
 from tests.replays.conftest import House
 
@@ -201,6 +202,33 @@ async def test_messages_are_searched_further_and_further_back(
         names += [each["name"] for each in found["found"]]
     assert (names, asked > 2) == (ids[::-1], True)
     assert (searched(found), of(found, "message")["reached"]) == ({"message": "all"}, None)
+
+
+async def test_a_publishers_id_with_a_time_is_looked_for_at_that_time_first(
+    ask: Asked, house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids, earlier = house.gateway.ids, MessageIds(lambda: wall_time() - 300)
+    own = id_text(earlier())
+    monkeypatch.setattr(house.gateway, "ids", earlier)
+    (first,) = await house.known(1, properties={"message_id": own})
+    monkeypatch.setattr(house.gateway, "ids", ids)
+    (again,) = await house.known(1, properties={"message_id": own})
+    await house.known(30, routing_key="other")
+    for name, value in {"ROWS": 10, "CHUNK_MIN": 5, "CHUNK_MAX": 5}.items():
+        monkeypatch.setattr(f"gateway.ledger.events.searches.{name}", value)
+    found = await ask(own, kind="message")
+    assert (told(found), searched(found)) == ([("message", id_text(first))], {"message": "part"})
+    assert found["gaps"][0]["reason"].startswith("Only messages of the time that the id has in it were looked at.")
+    names: list[str] = []
+    while (following := of(found, "message")["next"]) is not None:
+        found = await ask.page(following)
+        names += [each["name"] for each in found["found"]]
+    assert (names, searched(found)) == ([id_text(again)], {"message": "all"}), "all others, and none of them twice"
+    for foreign in (id_text(MessageIds(lambda: 1_000_000_000.0)()), "4f6d3c5e-7b1a-4c2d-9e8f-0a1b2c3d4e5f"):
+        await house.known(1, properties={"message_id": foreign})
+        found = await ask(foreign, kind="message")
+        assert [each["match"] for each in found["found"]] == ["message_id"], "it came at another time"
+        assert of(found, "message")["reached"] is not None
 
 
 async def test_scheduled_publishes(ask: Asked) -> None:

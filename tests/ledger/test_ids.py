@@ -6,7 +6,7 @@ from uuid import RFC_4122, UUID
 
 import pytest
 
-from gateway.ledger.db.ids import DAY_MS, MessageIds, first_id, id_text, parse_id
+from gateway.ledger.db.ids import DAY_MS, MessageIds, first_id, id_text, parse_id, time_of
 
 
 def test_an_id_is_a_uuid_of_version_7_with_its_time_in_front() -> None:
@@ -35,6 +35,12 @@ def test_text_and_back() -> None:
     assert parse_id(id_text(made)) == made
     with pytest.raises(ValueError, match="UUID"):
         parse_id("nothing")
+
+
+def test_a_uuid_of_version_7_has_its_time_in_it_and_no_other_one() -> None:
+    assert time_of(MessageIds(lambda: 1_790_000_000.123)()) == 1_790_000_000_123
+    for foreign in ("4f6d3c5e-7b1a-4c2d-9e8f-0a1b2c3d4e5f", "01a21a0b-1511-7000-c39f-1727d9e8ea5f"):
+        assert time_of(parse_id(foreign)) is None
 
 
 def test_the_first_id_of_a_day_is_below_all_of_that_day_and_above_those_before() -> None:

@@ -32,7 +32,7 @@ from gateway.api.resources.replays import the_replays
 from gateway.api.resources.subscriptions import seen_subscriptions
 from gateway.core.topology import EXCHANGE
 from gateway.errors import LedgerUnavailable
-from gateway.ledger import MessageFilter, OutboxEntry, OutboxFilter, StoredMessage, id_text, parse_id
+from gateway.ledger import MessageFilter, OutboxEntry, OutboxFilter, StoredMessage, first_id, id_text, parse_id, time_of
 from gateway.notation.values import text_from_json, text_to_json
 from gateway.replays import ReplayRequest
 from gateway.runtime.threads import threads
@@ -49,6 +49,11 @@ GAPS_MAX: Final = 200
 """Most gaps that are named."""
 PROPERTIES: Final = ("message_id", "correlation_id")
 """Properties of a message that are compared."""
+OWN_TIME_MS: Final = (-10_000, 110_000)
+"""From when to when a message is looked for first whose id has a time, in milliseconds from that time: its publisher
+made the id before the gateway got the message, by a clock of its own."""
+ELSEWHEN: Final = "elsewhen-"
+"""What the cursor begins with when the messages of an id's own time are on the first page."""
 REPLAY_NAMES: Final = ("broker", "queue", "subscription", "endpoint", "exchange", "routing_key")
 """What of a replay's source and target is compared."""
 
@@ -459,8 +464,13 @@ async def _messages(call: Call, sought: Sought) -> Findings:
     ]
     if headers:
         ways.append(MessageFilter(headers=headers))
+    where = MessageFilter(any_of=ways)
+    own_time = None if id is None else time_of(id)
+    if own_time is not None and not sought.cursor and (found := await _of_its_time(call, sought, where, own_time)):
+        return found
+    told = own_time is not None and sought.cursor.startswith(ELSEWHEN)
     try:
-        page, cursor = await call.gateway.messages(MessageFilter(any_of=ways), sought.cursor or None, sought.limit)
+        page, cursor = await call.gateway.messages(where, sought.cursor[len(ELSEWHEN) * told :] or None, sought.limit)
     except ValueError:
         raise WrongCursor from None
     gaps = []
@@ -474,7 +484,22 @@ async def _messages(call: Call, sought: Sought) -> Findings:
         gaps.append(
             Gap("incomplete", f"The ledger does not keep the header {name:.100} (ledger.headers: {kept:.400}).")
         )
+    if told and own_time is not None:
+        first, end = (first_id(max(0, own_time + each)) for each in OWN_TIME_MS)
+        page = [each for each in page if not first <= each.id < end]
+        cursor = cursor and ELSEWHEN + cursor
     return Findings([_message(each, sought.text) for each in page], cursor, gaps, reached)
+
+
+async def _of_its_time(call: Call, sought: Sought, where: MessageFilter, own_time: int) -> Findings | None:
+    """Messages that came when their publisher made this id, if there are any. All others are for the next page."""
+    since, until = ((own_time + each) * 1_000 for each in OWN_TIME_MS)
+    where = msgspec.structs.replace(where, since=since, until=until)
+    page, cursor = await call.gateway.messages(where, None, sought.limit)
+    if not page or cursor is not None:
+        return None
+    reason = "Only messages of the time that the id has in it were looked at. `next` goes on with all others."
+    return Findings([_message(each, sought.text) for each in page], ELSEWHEN, [Gap("bounded", reason)])
 
 
 def _message(message: StoredMessage, text: str, match: Match = "header") -> SearchFound:

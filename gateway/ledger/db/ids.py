@@ -81,3 +81,9 @@ def parse_id(text: str) -> bytes:
 def first_id(milliseconds: int) -> bytes:
     """The lower bound of all ids made at or after this time (milliseconds since 1970)."""
     return milliseconds.to_bytes(6, "big") + bytes(10)
+
+
+def time_of(message_id: bytes) -> int | None:
+    """When a UUIDv7 was made, in milliseconds since 1970 by the clock of its maker; None: the UUID is another one."""
+    is_v7 = message_id[6] >> 4 == 7 and message_id[8] >> 6 == 0b10
+    return int.from_bytes(message_id[:6], "big") if is_v7 else None
