@@ -26,7 +26,7 @@ RETRY: Final = 0.1
 GIVE_UP: Final = 90.0
 """For how long it tries."""
 QUIET: Final = 1.5
-"""Nothing has come for so many seconds: nothing more comes."""
+"""Nothing has come for this many seconds: nothing more comes."""
 
 
 @dataclass(frozen=True, slots=True)

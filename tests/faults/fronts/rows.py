@@ -21,7 +21,7 @@ from tests.servers import RabbitMQ
 from tests.servers.process import Server
 
 DETECTED: Final = 6.0
-"""A broker that says nothing is taken for lost within so many seconds: two heartbeats, and some."""
+"""A broker that says nothing is taken for lost within this many seconds: two heartbeats, and some."""
 WITHOUT: Final = 1.0
 """Seconds for which clients must hear of no publish, where none can be safe."""
 OCTETS: Final = 250
