@@ -47,7 +47,7 @@ class Shape:
     hold: float = 0.002
     release_share: float = 0.02
     slow: tuple[int, int] = (0, 0)
-    """So many publishers and consumers, the last ones, use the second port."""
+    """How many publishers and consumers use the second port: the last ones."""
 
 
 @dataclass
