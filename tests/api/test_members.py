@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import httpx
@@ -133,3 +134,38 @@ async def test_headers_and_parameters_that_are_json(client: httpx.AsyncClient, u
     assert not upstream.published
     path = '/v1/brokers/fake/bindings?exchange=e&queue=orders&binding_key=k&arguments={"a":1,"a":2}'
     assert "twice" in problem(await client.delete(path), 422, "invalid_parameter")["detail"]
+
+
+FULL: dict[str, Any] = {
+    "routing_key": "orders",
+    "payload": "eA==",
+    "payload_encoding": "base64",
+    "mandatory": True,
+    "properties": {
+        "content_type": "text/plain", "content_encoding": "gzip", "delivery_mode": 1, "priority": 3,
+        "correlation_id": "c", "reply_to": "r", "expiration": "60000", "message_id": "m", "timestamp": 1, "type": "t",
+        "user_id": "u", "app_id": "a", "cluster_id": "k",
+    },
+    "headers": {"a": 1, "b": "x", "c": None},
+}  # fmt: skip
+"""A message all of whose members say something: no colon is left over."""
+
+
+@pytest.mark.parametrize("within", ["", "properties", "headers"])
+async def test_no_member_hides_among_many(client: httpx.AsyncClient, upstream: FakeUpstream, within: str) -> None:
+    assert (await client.post(PATH, json=FULL)).status_code == 200
+    assert (await client.post(PATH, json={"messages": [FULL, FULL]})).json()["results"][1]["status"] == 200
+    assert len(upstream.published) == 3
+    names: dict[str, Any] = FULL[within] if within else FULL
+    for name in names:
+        whole, part = json.dumps(FULL), json.dumps({name: names[name]})[1:-1]
+        twice = whole.replace(part, f"{part}, {part}", 1)
+        assert twice != whole
+        pointer = f"/{within}/{name}" if within else f"/{name}"
+        said = problem(await client.post(PATH, content=twice, headers=JSON), 422, "invalid_request")
+        assert said["errors"][0]["pointer"] == pointer
+        batch = f'{{"messages": [{whole}, {twice}]}}'
+        results = (await client.post(PATH, content=batch, headers=JSON)).json()["results"]
+        assert [each["status"] for each in results] == [200, 422]
+        lines = {"content-type": "application/x-ndjson"}
+        assert pointer in (await client.post(PATH, content=f"{twice}\n", headers=lines)).text

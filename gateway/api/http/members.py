@@ -37,8 +37,6 @@ _checker: Final[Any] = JSONDecoder(object_pairs_hook=_check, parse_int=_text, pa
 _reader: Final[Any] = JSONDecoder(object_pairs_hook=_Members, parse_int=_text, parse_float=_text, strict=False)
 _scan, _read = _checker.scan_once, _reader.scan_once
 _SPACE: Final = " \t\n\r"
-_SHORT: Final = 8_192
-"""Octets that are worth a look whether they can hold two members of one name at all."""
 
 
 def repeated(
@@ -52,11 +50,11 @@ def repeated(
     which the decoder tells better.
 
     Args:
-        members: how many different members it is known to have. Short JSON without more colons has no others.
+        members: how many different members it is known to have. JSON without more colons has no others.
         depth: look no deeper than so many objects and arrays; None: at all of them.
         passes_over: whether the value at a path is not looked at.
     """
-    if len(octets) <= _SHORT and bytes(octets).count(b":") <= members:
+    if bytes(octets).count(b":") <= members:
         return None
     text = str(octets, "utf-8", "surrogateescape")
     start = len(text) - len(text.lstrip(_SPACE)) if text[:1] in _SPACE else 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from msgspec import UNSET, UnsetType
+from msgspec.structs import astuple
 
 from gateway.amqp.message import Message, Properties, ReplyTo
 from gateway.amqp.values import UINT64_MAX, Table
@@ -43,6 +44,19 @@ def to_publish(item: PublishMessage, annotated: bool = True) -> Publication:
             errors=[(f"/{name}", "missing, as all of these are") for name in PARTS],
         )
     return outgoing(item, annotated)
+
+
+def members_of(item: PublishMessage) -> int:
+    """Return how many members the JSON of a message has for certain: those that say more than their absence would."""
+    members = (item.routing_key is not UNSET) + (item.payload is not UNSET) + (item.mandatory is not UNSET)
+    if item.payload_encoding == "base64":
+        members += 1
+    if item.properties is not UNSET:
+        properties = astuple(item.properties)
+        members += 1 + len(properties) - properties.count(None)
+    if item.headers:
+        members += 1 + len(item.headers)
+    return members
 
 
 def is_payload(path: Path) -> bool:

@@ -42,7 +42,7 @@ from gateway.api.http.problems import (
 from gateway.api.http.routing import Media, Route, Scope
 from gateway.api.messages import cloudevents
 from gateway.api.messages.later import APPLIED, all_or_none, prefers_later, publish_each
-from gateway.api.messages.messages_json import is_payload, to_publish
+from gateway.api.messages.messages_json import is_payload, members_of, to_publish
 from gateway.api.messages.results import batch_results
 from gateway.api.messages.stream import NDJSON, publish_stream
 from gateway.api.resources.allowed_keys import refuse_foreign_keys
@@ -110,8 +110,10 @@ def _json(call: Call, octets: bytes) -> tuple[bool, list[Publication | ApiProble
         request = _decode(octets)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return _json_item_by_item(call, octets)
-    given = (request.routing_key is not UNSET) + (request.payload is not UNSET) + (request.payload_encoding == "base64")
-    if (path := repeated(octets, members=given, passes_over=is_payload)) is not None:
+    members = members_of(request)
+    if isinstance(request.messages, list):
+        members += 1 + sum([members_of(item) for item in request.messages])
+    if (path := repeated(octets, members=members, passes_over=is_payload)) is not None:
         if path[0] == "messages" and len(path) > 2:
             return _json_item_by_item(call, octets)
         raise repeated_member(path)

@@ -24,7 +24,7 @@ from gateway.api.http.json_bounds import FREE, check_size
 from gateway.api.http.members import repeated, repeated_member
 from gateway.api.http.problems import ApiProblem
 from gateway.api.messages.later import prefers_later, publish_each
-from gateway.api.messages.messages_json import is_payload, to_publish
+from gateway.api.messages.messages_json import is_payload, members_of, to_publish
 from gateway.api.messages.results import batch_results, refused
 from gateway.api.resources.allowed_keys import refuse_foreign_keys
 from gateway.core import Publication
@@ -169,7 +169,7 @@ def _message(line: bytes, annotated: bool, batch_max: int) -> Publication | ApiP
         if len(line) > FREE:
             check_size(line, batch_max)
         item = _decode(line)
-        if (path := repeated(line, passes_over=is_payload)) is not None:
+        if (path := repeated(line, members=members_of(item), passes_over=is_payload)) is not None:
             return repeated_member(path)
         return to_publish(item, annotated)
     except ValueProblem as problem:
