@@ -11,8 +11,9 @@ from collections import Counter
 from contextlib import nullcontext
 
 from tests.simulation.defects import SEEDS, planted
+from tests.simulation.scene import Result
 from tests.simulation.shrinking import shrink
-from tests.simulation.simulation import Result, simulate
+from tests.simulation.simulation import simulate
 from tests.simulation.worlds import draw
 
 WORLDS_PER_DEFECT = 600

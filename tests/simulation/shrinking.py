@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from tests.simulation.simulation import Result
+from tests.simulation.scene import Result
 from tests.simulation.worlds import World
 
 

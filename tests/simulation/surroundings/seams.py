@@ -36,8 +36,8 @@ from gateway.runtime import replaced
 from gateway.runtime.clock import clock
 from gateway.runtime.ids import ids
 from gateway.runtime.threads import threads
-from tests.simulation.loop import NODE, Node, SimLoop
-from tests.simulation.network import Network
+from tests.simulation.surroundings.loop import NODE, Node, SimLoop
+from tests.simulation.surroundings.network import Network
 
 
 class Parked(BaseException):

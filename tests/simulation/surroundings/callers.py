@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from tests.faults.http import Answer, Hung, NoAnswer, NotSent
+
+WITHIN: Final = 60.0
+"""How long any request may take before it counts as hung, in seconds."""
 
 
 class _Connection(asyncio.Protocol):
@@ -66,7 +69,7 @@ class Caller:
         path: str,
         body: Any = None,
         headers: Mapping[str, str] | None = None,
-        within: float = 60.0,
+        within: float = WITHIN,
         hang_up: float | None = None,
     ) -> Answer:
         """Send a request, and return the answer. ``hang_up``: after how many seconds the caller goes away.

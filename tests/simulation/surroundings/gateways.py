@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from gateway.app import App, running
 from gateway.errors import GatewayError
-from tests.simulation.loop import Node
-from tests.simulation.seams import Seams
+from tests.simulation.surroundings.loop import Node
+from tests.simulation.surroundings.seams import Seams
 
 PORT: Final = 8_000
 """Of the HTTP API of the first process."""

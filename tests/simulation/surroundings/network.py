@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from contextvars import Context, copy_context
 from typing import Any, Final
 
-from tests.simulation.loop import NODE, Node, SimLoop
+from tests.simulation.surroundings.loop import NODE, Node, SimLoop
 
 HIGH: Final = 1 << 16
 GRID: Final = 0.0002

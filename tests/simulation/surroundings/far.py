@@ -19,9 +19,9 @@ from gateway.amqp.operations import DeclareQueue
 from gateway.broker.server import EmbeddedBroker
 from gateway.config import EmbeddedSettings
 from gateway.limits import DEFAULT_BROKER_LIMITS
-from tests.simulation.loop import Node, SimLoop
-from tests.simulation.network import Network
-from tests.simulation.seams import ENTERED
+from tests.simulation.surroundings.loop import Node, SimLoop
+from tests.simulation.surroundings.network import Network
+from tests.simulation.surroundings.seams import ENTERED
 
 
 class FarBroker:

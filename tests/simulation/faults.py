@@ -1,0 +1,126 @@
+"""What goes wrong in a world."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+from tests.faults.http import NoAnswer, NotSent
+from tests.simulation.rotations import Rotations
+from tests.simulation.scene import Scene
+from tests.simulation.surroundings.callers import WITHIN, Caller
+from tests.simulation.surroundings.gateways import GatewayProcess
+from tests.simulation.surroundings.loop import Node
+from tests.simulation.surroundings.network import Cut
+from tests.simulation.surroundings.seams import Killed
+from tests.simulation.worlds import Fault
+
+
+class Faults:
+    """Those who do the faults of a world."""
+
+    def __init__(self, scene: Scene, rotations: Rotations) -> None:
+        self.scene, self.rotations = scene, rotations
+        self.alarms: dict[tuple[str, int], asyncio.Event] = {}
+        """What shall happen at a commit or a message: of whom, and its number."""
+        for fault in scene.world.faults:
+            if " at " in fault.kind:
+                self.alarms[fault.target, int(fault.at)] = asyncio.Event()
+        scene.seams.ledgers.on_commit = self._commit
+        scene.seams.on_message = self._message
+
+    async def do(self, fault: Fault) -> None:
+        """Have a fault happen in its time, and wait until it is over."""
+        scene = self.scene
+        kind, target, amount = fault.kind, fault.target, fault.amount
+        if " at " in kind:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    await self.alarms[target, int(fault.at)].wait()
+            self.alarms.pop((target, int(fault.at)), None)
+            kind = kind.partition(" ")[0]
+        else:
+            await asyncio.sleep(fault.at)
+        if kind == "crash":
+            await scene.brokers[target].crash(amount)
+        elif kind == "kill":
+            await self._kill(self._process(target), amount)
+        elif kind == "cut":
+            scene.note("fault", "cut", target, fault.other, f"after {amount:.0f} octets")
+            cut = Cut(target, fault.other, int(amount))
+            scene.network.cuts.append(cut)
+            await asyncio.sleep(1.0)
+            if cut in scene.network.cuts:
+                scene.network.cuts.remove(cut)
+        elif kind == "part":
+            scene.note("fault", "part", target, fault.other, f"{amount:.1f} s")
+            scene.network.part(target, fault.other)
+            await asyncio.sleep(amount)
+            scene.network.join(target, fault.other)
+            scene.note("fault", "join", target, fault.other)
+        elif kind == "pause":
+            node = (scene.process(target) or scene.brokers[target]).node
+            scene.note("fault", "pause", target, f"{amount:.1f} s")
+            node.paused_until = scene.loop.now + amount
+            await asyncio.sleep(amount)
+        elif kind == "reload":
+            await self._reload(self._process(target))
+        elif kind.startswith("rotate"):
+            await self.rotations.rotate(kind)
+        elif kind == "ledger":
+            scene.note("fault", "ledger fails", f"{amount:.2f} s")
+            scene.seams.ledgers.failing.add(target)
+            await asyncio.sleep(amount)
+            scene.seams.ledgers.failing.discard(target)
+            scene.note("fault", "ledger works")
+
+    def _process(self, name: str) -> GatewayProcess:
+        found = self.scene.process(name)
+        assert found is not None
+        return found
+
+    async def _kill(self, process: GatewayProcess, seconds: float) -> None:
+        if not process.node.alive or process.app is None:
+            return
+        self.scene.note("fault", "kill", process.name, f"{seconds:.1f} s")
+        self.scene.report_failures(process.node)
+        process.kill()
+        await asyncio.sleep(seconds)
+        await process.start()
+
+    async def _reload(self, process: GatewayProcess) -> None:
+        scene = self.scene
+        scene.reloads += 1
+        caller = Caller(process.port)
+        try:
+            answer = await caller.request("POST", "/v1/admin:reload", None, {}, WITHIN)
+            scene.note("fault", "reload", answer.status)
+        except (NotSent, NoAnswer) as error:
+            scene.note("fault", "reload", error)
+        caller.close()
+
+    # ------------------------------------------------------------------------------------------- alarms
+
+    def _commit(self, node: Node, _: int) -> None:
+        """A process is about to commit: after the alarm it is dead, before the commit or right behind it."""
+        process = self.scene.process(node.name)
+        if process is None:
+            return
+        process.commits += 1
+        alarm = self.alarms.get((node.name, process.commits))
+        if alarm is None or not self.scene.is_working or process.app is None:
+            return
+        del self.alarms[node.name, process.commits]
+        self._ring(alarm)
+        if process.commits % 2:
+            self.scene.note("fault", "killed before a commit")
+            raise Killed
+
+    def _message(self, name: str, count: int) -> None:
+        alarm = self.alarms.get((name, count))
+        if alarm is not None:
+            self._ring(alarm)
+
+    def _ring(self, alarm: asyncio.Event) -> None:
+        loop = self.scene.loop
+        loop.call_soon(alarm.set, context=loop.world.context)

@@ -1,0 +1,103 @@
+"""A world under way: who is in it, and what has happened."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import traceback
+from collections import Counter
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.faults.checker import History
+from tests.simulation.surroundings.callers import Caller
+from tests.simulation.surroundings.far import FarBroker
+from tests.simulation.surroundings.gateways import GatewayProcess
+from tests.simulation.surroundings.loop import START, Node, SimLoop
+from tests.simulation.surroundings.network import Network
+from tests.simulation.surroundings.seams import Seams
+from tests.simulation.worlds import World
+
+
+@dataclass
+class Result:
+    """What became of a world."""
+
+    world: World
+    problems: list[str] = field(default_factory=list)
+    trace: list[str] = field(default_factory=list)
+    fingerprint: str = ""
+    counts: Counter[str] = field(default_factory=Counter)
+    seconds: float = 0.0
+    """Of virtual time."""
+    steps: int = 0
+
+
+class Scene:
+    """What those who act in a world share."""
+
+    def __init__(self, world: World, folder: Path) -> None:
+        """``folder``: of the ledger and of the files of keys."""
+        self.world, self.folder = world, folder
+        self.result = Result(world)
+        seed = world.seed
+        self.loop = SimLoop(random.Random(f"turns {seed}"))
+        self.network = Network(self.loop, random.Random(f"network {seed}"), self.note)
+        self.network.slowness, self.network.split = world.slowness, world.split
+        self.seams = Seams(self.loop, self.network, random.Random(f"threads {seed}"), random.Random(f"ids {seed}"))
+        self.seams.is_shared = world.gateways > 1
+        self.brokers: dict[str, FarBroker] = {}
+        self.gateways: list[GatewayProcess] = []
+        self.history = History()
+        self.is_working = False
+        """The gateway has started, and the work has begun."""
+        self.is_calm = False
+        """Nothing goes wrong any more."""
+        self.reloads = 0
+        """How often the configuration was to be read again, which changes it."""
+        self.bodies: dict[str, bytes] = {}
+        """Of all messages that were sent."""
+        self.told: list[tuple[int, str, str, float, float]] = []
+        """Acknowledged publishes in order: route, order key, id, when it was begun, when it was answered."""
+        self.rejected: set[str] = set()
+        """What consumers have rejected: it is dead until it is tried again."""
+
+    def note(self, kind: str, *words: object) -> None:
+        """Write a line of the trace."""
+        self.result.counts[kind] += 1
+        self.result.trace.append(f"{self.loop.now - START:9.4f} {kind:<8} " + " ".join(str(word) for word in words))
+
+    def problem(self, text: str, *culprits: object) -> None:
+        """Something that must not be."""
+        names = ": " + ", ".join(str(each) for each in culprits) if culprits else ""
+        self.result.problems.append(text + names)
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """Have somebody act who is no process of the gateway and no broker."""
+        return self.loop.create_task(work, name=name)
+
+    def process(self, name: str) -> GatewayProcess | None:
+        """The process of the gateway with this name."""
+        return next((each for each in self.gateways if each.name == name), None)
+
+    def callers(self) -> list[Caller]:
+        """A caller of each process."""
+        return [Caller(process.port) for process in self.gateways]
+
+    def report_failures(self, node: Node) -> None:
+        """What nobody in a process has handled is a problem."""
+        for context in node.failures:
+            error = context.get("exception")
+            text = "".join(traceback.format_exception(error)[-4:]) if error is not None else ""
+            self.problem(f"a failure in {node}: {context.get('message')} {error!r} {text}")
+
+    async def end(self, process: GatewayProcess) -> None:
+        """Stop a process that is to be started again."""
+        while process.app is None:  # somebody else has ended it
+            await asyncio.sleep(0.05)
+        if problem := await process.stop():
+            self.problem(problem)
+        self.report_failures(process.node)
+        self.note(process.name, "ended")

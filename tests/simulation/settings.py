@@ -1,0 +1,75 @@
+"""The configuration of a process of the gateway in a world."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from gateway.config import load
+from tests.simulation.scene import Scene
+from tests.simulation.surroundings.gateways import GatewayProcess
+from tests.simulation.worlds import Route
+
+RECEIVER_PORT: Final = 9_000
+SCHEDULE: Final = (0.0, 0.1, 0.3, *(1.0 for _ in range(60)))
+"""When a message is pushed again, in seconds."""
+SECRETS: Final = "secrets.keys"
+CLUSTER_SECRET: Final = "cluster.key"
+"""Files of keys."""
+
+
+def configuration(scene: Scene, process: GatewayProcess) -> Any:
+    """Return the configuration of a process. Each reload finds another one."""
+    world, folder = scene.world, scene.folder
+    settings: dict[str, Any] = {
+        "http.port": process.port,
+        "ops.port": process.port + 1,
+        "data_dir": str(folder),
+        "log_level": "error",
+        **world.settings,
+    }
+    if len(scene.gateways) > 1:
+        settings["ledger.url"] = f"sqlite:///{folder / 'ledger.db'}"
+        settings["data_dir"] = str(folder / process.name)
+        settings["cluster.port"] = process.port + 2
+    if world.rotates:
+        settings["ledger.secrets_file"] = str(folder / SECRETS)
+        settings["cluster.secret_file"] = str(folder / CLUSTER_SECRET)
+    for name, version in world.brokers.items():
+        port = scene.brokers[name].port
+        settings[f"brokers.{name}.url"] = f"amqp://guest:guest@127.0.0.1:{port}/?version={version}"
+        settings[f"brokers.{name}.reconnect_min"] = 0.1
+        settings[f"brokers.{name}.reconnect_max"] = 1.0
+        settings[f"brokers.{name}.heartbeat"] = 4.0
+    for route in world.routes:
+        settings |= _of_route(route, scene.reloads % 2, is_signed=world.rotates)
+    return load(None, {}, settings)
+
+
+def _of_route(route: Route, change: int, *, is_signed: bool) -> dict[str, Any]:
+    where = f"{'taps' if route.tap else 'subscriptions'}.{route.name}"
+    settings: dict[str, Any] = {f"{where}.broker": route.end, f"{where}.queue": route.last}
+    if route.target:
+        bridge = f"bridges.{route.name}"
+        settings[f"{bridge}.source"] = {"broker": route.broker, "queue": route.name}
+        settings[f"{bridge}.target"] = {"broker": route.target, "routing_key": route.last}
+        settings[f"{bridge}.acknowledge"] = route.acknowledge
+    if route.tap:
+        settings[f"{where}.prefetch"] = 3 + change
+        return settings
+    if route.dead:
+        settings[f"{where}.dead_letter_routing_key"] = route.dead
+    settings[f"{where}.lease"] = route.lease
+    settings[f"{where}.ack_deadline_seconds"] = 10 + change
+    if route.push:
+        settings[f"{where}.push"] = route.name
+        endpoint = f"endpoints.{route.name}"
+        settings["outbound.allow"] = ["127.0.0.0/8"]
+        settings[f"{endpoint}.url"] = f"http://127.0.0.1:{RECEIVER_PORT}/{route.name}"
+        settings[f"{endpoint}.signing"] = ["v1"] if is_signed else []
+        settings[f"{endpoint}.schedule"] = list(SCHEDULE)
+        settings[f"{endpoint}.deadline_seconds"] = 2.0
+        settings[f"{endpoint}.breaker_open_max_seconds"] = 1.0
+        settings[f"{endpoint}.concurrency"] = 4 + change
+    if route.ordered:
+        settings[f"{where}.order_key"] = "property:correlation_id"
+    return settings
