@@ -25,9 +25,11 @@ from unittest import mock
 import sqlalchemy as sa
 from httpx._transports import default
 from sqlalchemy import exc
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gateway import app, memory
 from gateway.broker import queues
+from gateway.broker.served import Served
 from gateway.ledger.db import engine
 from gateway.ledger.db.engine import Database
 from gateway.ledger.writing import writer
@@ -36,6 +38,9 @@ from gateway.runtime import replaced
 from gateway.runtime.clock import clock
 from gateway.runtime.ids import ids
 from gateway.runtime.threads import threads
+from gateway.upstreams.consuming.consumers import Consumer
+from gateway.upstreams.consuming.leases import LeaseChannel
+from gateway.upstreams.upstream import Upstream
 from tests.simulation.surroundings.loop import NODE, Node, SimLoop
 from tests.simulation.surroundings.network import Network
 
@@ -136,6 +141,14 @@ key_of_password = cache(hashlib.pbkdf2_hmac)
 """Logins are slow on purpose."""
 authorities = cache(default.create_ssl_context)
 """For requests to other processes, which use none: to read them takes longer than all the rest of a start."""
+IN_SETS = (HttpToolsProtocol, Served, Consumer, LeaseChannel, Upstream)
+"""Classes whose objects are held in sets that somebody goes through. By their place in memory the order would be
+another one in each process."""
+
+
+def _same_hash(_: object) -> int:
+    """One for all: then the order of a set is that in which they came."""
+    return 0
 
 
 class Ledgers:
@@ -205,6 +218,8 @@ class Seams:
                 (asyncio.tasks._all_tasks, "add", lambda task: None),  # type: ignore[attr-defined]  # nodes know theirs
             ):
                 stack.enter_context(mock.patch.object(target, name, value, create=True))
+            for kind in IN_SETS:
+                stack.enter_context(mock.patch.object(kind, "__hash__", _same_hash))
             if self.is_shared:
                 stack.enter_context(mock.patch.object(Database, "__init__", _without_path(Database.__init__)))
                 stack.enter_context(mock.patch.object(Database, "shared", True))
