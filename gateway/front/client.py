@@ -25,6 +25,7 @@ from gateway.front.channels.channel import FrontChannel
 from gateway.front.channels.rules import Rule
 from gateway.front.channels.target import Target
 from gateway.front.channels.topology import Topology
+from gateway.front.handed import HandedMemory
 from gateway.front.shares import UserShare
 from gateway.limits import BrokerLimits
 from gateway.session import Session
@@ -72,6 +73,10 @@ class UpstreamLink(Protocol):
     @property
     def owners(self) -> dict[str, FrontClient]:
         """Exclusive queues, and whose they are."""
+
+    @property
+    def handed(self) -> HandedMemory | None:
+        """What clients of the broker were handed; None: it does not forget that."""
 
     def attach(self, channel: FrontChannel) -> None:
         """Open an upstream channel for a front's, which has it as ``up`` then. Raises LimitExceeded,

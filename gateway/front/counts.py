@@ -15,7 +15,7 @@ PUBLISHES: Final = "publishes"
 ``resent`` (sent again after a loss), ``lost`` (refused, and the client hears of no refusals)."""
 DELIVERIES: Final = "deliveries"
 """Deliveries by event: ``delivered``, ``undeliverable`` (its connection cannot carry it), ``void`` (settled after the
-broker had taken it back), ``consumer_lost``."""
+broker had taken it back), ``marked`` (as redelivered, where the broker may have forgotten that), ``consumer_lost``."""
 REWRITES: Final = "rewrites"
 """By rule."""
 REFUSALS: Final = "refusals"

@@ -35,9 +35,10 @@ from gateway.errors import (
 )
 from gateway.front.channels.channel import FrontChannel
 from gateway.front.channels.rules import Rule, rules_for
-from gateway.front.channels.target import Target, target_of
+from gateway.front.channels.target import RABBITMQ, Target, target_of
 from gateway.front.client import FrontClient
 from gateway.front.counts import FrontCounts
+from gateway.front.handed import HandedMemory
 from gateway.front.shares import UserShare
 from gateway.link import NOT_OUR_FAULT, Channel, Link
 from gateway.observing.telemetry import log
@@ -140,11 +141,12 @@ class SharedLink:
     """One upstream connection and its clients."""
 
     def __init__(
-        self, dialer: Dialer, front: str, switches: Mapping[str, str], number: int, counts: FrontCounts,
+        self, dialer: Dialer, switches: Mapping[str, str], number: int, counts: FrontCounts, memory: HandedMemory,
         is_clients_login: bool = False, connections: int = 1,
     ) -> None:  # fmt: skip
         """
         Args:
+            memory: what clients of the broker were handed.
             is_clients_login: the login is the clients' own, so they go when the broker refuses it.
             connections: how many connections there may be with that login.
         """
@@ -153,7 +155,9 @@ class SharedLink:
         self.owners: dict[str, FrontClient] = {}
         self.target = Target()
         self.rules: dict[type[Operation], tuple[Rule, ...]] = {}
-        self.front = front
+        self.front = counts.front
+        self.handed: HandedMemory | None = None
+        """See :class:`~gateway.front.client.UpstreamLink`."""
         self.login = dialer.url.user
         self.empty_since = clock.monotonic()
         self.expected = 0
@@ -166,11 +170,12 @@ class SharedLink:
         self._link: Link | None = None
         self._was_up = False
         self._counts = counts
+        self._memory = memory
         self._is_clients_login = is_clients_login
         self._holders: set[FrontClient] = set()
         self._tasks = Tasks("front link")
-        self.keeper = Keeper(dialer, f"front {front} {number}", up=self._up, down=self._down)
-        self._run = asyncio.get_running_loop().create_task(self.keeper.run(), name=f"front {front} {number}")
+        self.keeper = Keeper(dialer, f"front {self.front} {number}", up=self._up, down=self._down)
+        self._run = asyncio.get_running_loop().create_task(self.keeper.run(), name=f"front {self.front} {number}")
 
     # -------------------------------------------------------------------------------------- what clients ask
 
@@ -315,6 +320,8 @@ class SharedLink:
         """The connection is open: have all there again that its clients had."""
         self.target = target_of(link.session.version, link.capabilities)
         self.rules = dict(rules_for(self.target, self._switches))
+        self._memory.begin()
+        self.handed = None if self.target.product == RABBITMQ else self._memory
         for client in list(self.clients):
             if client.is_connected and len(client.topology):
                 await self._declare(link, client)

@@ -17,6 +17,7 @@ from gateway.errors import AuthenticationFailed, LoginCut
 from gateway.front.channels.refusals import refused
 from gateway.front.client import FrontClient, Login
 from gateway.front.counts import FrontCounts
+from gateway.front.handed import HandedMemory
 from gateway.front.links import CHANNELS_KEPT, CLOSE_SECONDS, IDLE_SECONDS, SharedLink
 from gateway.link import Dial
 from gateway.runtime.clock import clock
@@ -34,19 +35,19 @@ class LinkPool:
 
     def __init__(
         self,
-        front: str,
         settings: FrontSettings,
         brokers: Mapping[str, BrokerSettings],
         counts: FrontCounts,
         connector: Dial | None,
     ) -> None:
         self.links: dict[Login, list[SharedLink]] = {}
-        self._front = front
         self._settings = settings
         self._brokers = brokers
         self._counts = counts
         self._connector = connector
         self._dialers: dict[Login, Dialer] = {}
+        self._handed: dict[str, HandedMemory] = {}
+        """By broker."""
         self._numbers = count(1)
         self._secret = random_bytes(SECRET_OCTETS)
         self._asked = 0
@@ -158,7 +159,8 @@ class LinkPool:
             dialer = self._dialers[login] = self._dialer(login)
             self._watch(login, dialer)
         link = SharedLink(
-            dialer, self._front, self._settings.rules, next(self._numbers), self._counts, bool(login.user),
+            dialer, self._settings.rules, next(self._numbers), self._counts,
+            self._handed.setdefault(login.broker, HandedMemory()), bool(login.user),
             self._settings.upstream_connections,
         )  # fmt: skip
         links.append(link)

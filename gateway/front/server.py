@@ -91,7 +91,7 @@ class Front:
         self.loop: asyncio.AbstractEventLoop
         self.clients: dict[int, FrontClient] = {}
         self.users = FrontUsers(name, settings.users)
-        self.pool = LinkPool(name, settings, brokers, self.counts, connector)
+        self.pool = LinkPool(settings, brokers, self.counts, connector)
         self.store = None if ledger is None else FrontStore(name, settings, ledger, self.counts)
         self._records = None if ledger is None else ledger.records(name)
         self.shares = None if budgets is None else FrontShares(name, settings, budgets)

@@ -366,7 +366,8 @@ class Metrics:
         self.front_deliveries = counter(
             "front_deliveries",
             "Deliveries to clients of a front. undeliverable: the client's connection cannot carry it. void: settled "
-            "when the broker had taken it back. consumer_lost: a consumer that could not be restored",
+            "when the broker had taken it back. marked: marked as redelivered by the front, because the broker may "
+            "have forgotten that. consumer_lost: a consumer that could not be restored",
             ("front", "event"),
         )
         self.front_rewrites = counter("front_rewrites", "Requests that a front rewrote, by rule", ("front", "rule"))

@@ -31,6 +31,7 @@ from gateway.amqp.operations import (
     TxCommit,
     TxSelect,
 )
+from gateway.broker.queues import Entry
 from gateway.broker.server import EmbeddedBroker
 from gateway.config import BrokerSettings, EmbeddedSettings, FrontSettings
 from gateway.errors import GatewayError
@@ -223,6 +224,66 @@ async def test_a_delivery_of_before_is_void_and_comes_again(estate: Estate) -> N
     await until(lambda: estate.front.counts.of("deliveries").get("void") == 1)
     await channel.close()
     assert not await seen(await estate.channel(link), "work")
+
+
+@pytest.fixture
+def forgets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker forgets what it has delivered before, as Broker-J does in a crash."""
+    monkeypatch.setattr(Entry, "redelivered", property(lambda entry: False, lambda entry, value: None))
+
+
+@pytest.mark.usefixtures("forgets")
+async def test_what_the_broker_forgot_is_marked_as_redelivered(estate: Estate) -> None:
+    """Held, just acknowledged, taken by a get, or held in a channel that is over: all may come again."""
+    link = await estate.link()
+    channel, getter = await estate.channel(link), await estate.channel(link)
+    await channel.request(DeclareQueue(channel.number, "work", durable=True))
+    for number in range(10):
+        channel.send(Publish(channel.number, "", "work", Message(b"%d" % number)))
+    got = [await getter.request(Get(getter.number, "work")) for _ in range(2)]
+    assert [each.redelivered for each in got if isinstance(each, Got)] == [False, False]
+    await channel.request(Qos(channel.number, 4))
+    await channel.request(Consume(channel.number, "work", "tag"))
+    await until(lambda: len(channel.deliveries) == 4)
+    await getter.close()
+    estate.cut()
+    await until(lambda: len(channel.deliveries) == 8)
+    before, again = channel.deliveries[:4], channel.deliveries[4:]
+    assert not any(each.redelivered for each in before)
+    assert [(bytes(each.message.body), each.redelivered) for each in again] == [(b"%d" % n, True) for n in range(4)]
+    channel.send(Settle(channel.number, Settlement.ACCEPT, again[0].delivery, again[-1].delivery))
+    await until(lambda: len(channel.deliveries) == 12)
+    assert [(bytes(each.message.body), each.redelivered) for each in channel.deliveries[8:]] == [
+        (b"%d" % number, number < 6) for number in range(4, 8)
+    ]
+    await channel.request(SelectConfirm(channel.number))
+    same = channel.send(Publish(channel.number, "", "work", Message(b"0")))  # its acknowledgement may be lost, too
+    await until(lambda: same in channel.confirmed)
+    estate.cut()
+    await until(lambda: len(channel.deliveries) == 16)
+    channel.send(Settle(channel.number, Settlement.ACCEPT, 0, channel.deliveries[15].delivery))
+    await until(lambda: len(channel.deliveries) == 19)
+    assert [(bytes(each.message.body), each.redelivered) for each in channel.deliveries[12:]] == [
+        *((b"%d" % number, True) for number in range(4, 8)),
+        (b"8", False),
+        (b"9", False),
+        (b"0", True),
+    ]
+    assert estate.front.counts.of("deliveries")["marked"] == 4 + 2 + 4 + 1
+
+
+@pytest.mark.usefixtures("forgets")
+async def test_nothing_is_marked_without_a_loss(estate: Estate) -> None:
+    """Two messages that are the same are two messages, and each queue has its own."""
+    link = await estate.link()
+    channel = await estate.channel(link)
+    for queue in ("one", "two"):
+        await channel.request(DeclareQueue(channel.number, queue, durable=True))
+        await channel.request(Consume(channel.number, queue, queue, no_ack=True))
+    for queue in ("one", "two", "one"):
+        channel.send(Publish(channel.number, "", queue, Message(b"ping")))
+    await until(lambda: len(channel.deliveries) == 3)
+    assert not any(each.redelivered for each in channel.deliveries)
 
 
 async def test_a_transaction_that_loses_its_upstream_is_aborted(estate: Estate) -> None:

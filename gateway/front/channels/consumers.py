@@ -126,3 +126,5 @@ class Outstanding(NamedTuple):
     """None: it answered a Get."""
     id: bytes = b""
     """Of its timeline; empty: it has none."""
+    fingerprint: int = 0
+    """See :func:`gateway.front.handed.fingerprint`."""

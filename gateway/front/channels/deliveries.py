@@ -24,6 +24,8 @@ from gateway.front.channels.consumers import FrontConsumer, Outstanding
 from gateway.front.channels.messages import LOCAL, restored
 from gateway.front.channels.refusals import refused
 from gateway.front.channels.target import QPID
+from gateway.front.counts import DELIVERIES
+from gateway.front.handed import fingerprint
 
 if TYPE_CHECKING:
     from gateway.front.channels.channel import FrontChannel
@@ -121,11 +123,25 @@ def admits(channel: FrontChannel, consumer: FrontConsumer, size: int) -> bool:
     return consumer.admits(size)
 
 
+def remember(channel: FrontChannel, queue: str, operation: operations.Deliver | operations.Got) -> int:
+    """Mark a delivery as redelivered where its broker may have forgotten that, and remember it: returns its
+    fingerprint, or 0."""
+    handed = channel.client.link.handed
+    if handed is None:
+        return 0
+    known = fingerprint(queue, operation.message.body)
+    if handed.add(known) and not operation.redelivered:
+        operation.redelivered = True  # type: ignore[misc]  # nobody else has it
+        channel.client.counts.add(DELIVERIES, "marked")
+    return known
+
+
 def hand_over(channel: FrontChannel, consumer: FrontConsumer, operation: operations.Deliver) -> None:
     """Write a delivery for the client."""
     client = channel.client
     upstream, size = operation.delivery, len(operation.message.body)
     operation.channel = channel.number  # type: ignore[misc]  # nobody else has it
+    known = remember(channel, consumer.request.queue, operation)
     operation.message = restored(operation.message)  # type: ignore[misc]
     try:
         number = client.session.send(operation, client.now)
@@ -145,7 +161,7 @@ def hand_over(channel: FrontChannel, consumer: FrontConsumer, operation: operati
         channel.settle_own(Settlement.ACCEPT, upstream)
     elif not consumer.no_ack:
         consumer.out += 1
-        channel.outstanding[number] = Outstanding(upstream, consumer, message_id)
+        channel.outstanding[number] = Outstanding(upstream, consumer, message_id, known)
         if consumer.out >= consumer.window.size - consumer.window.undecided:
             windows.delivered(channel, consumer, operation.message)
     if consumer.no_ack and records is not None:
@@ -197,6 +213,7 @@ def got(channel: FrontChannel, outcome: operations.Got) -> None:
     if request is None:
         return
     client, upstream = channel.client, outcome.delivery
+    known = remember(channel, request.queue, outcome)
     got = replace(
         outcome, channel=channel.number, first=request.serial, last=request.serial, message=restored(outcome.message)
     )
@@ -214,7 +231,7 @@ def got(channel: FrontChannel, outcome: operations.Got) -> None:
     records = client.delivery_records
     message_id = b"" if records is None else records.delivered(client, got, request.queue)
     if not request.no_ack:
-        channel.outstanding[number] = Outstanding(upstream, None, message_id)
+        channel.outstanding[number] = Outstanding(upstream, None, message_id, known)
     elif not channel.is_transacted:
         channel.settle_own(Settlement.ACCEPT, upstream)
     if request.no_ack and records is not None:

@@ -95,11 +95,15 @@ def record(channel: FrontChannel, settlement: Settlement, entries: Iterable[Outs
 
 
 def record_lost(channel: FrontChannel) -> None:
-    """Write that the client holds nothing of the channel any more, and the broker has it again."""
-    records = channel.client.delivery_records
-    if records is not None and (channel.outstanding or channel.undecided):
-        ids = [entry.id for entry in channel.outstanding.values()] + [entry.id for _, entry, _ in channel.undecided]
-        records.lost(channel.client, ids)
+    """Note that the client holds nothing of the channel any more, and the broker has it again."""
+    if not (channel.outstanding or channel.undecided):
+        return
+    entries = [*channel.outstanding.values(), *(entry for _, entry, _ in channel.undecided)]
+    handed, records = channel.client.link.handed, channel.client.delivery_records
+    if handed is not None:
+        handed.give_back(entry.fingerprint for entry in entries)
+    if records is not None:
+        records.lost(channel.client, [entry.id for entry in entries])
 
 
 def _waits(channel: FrontChannel, settlement: Settlement) -> bool:
