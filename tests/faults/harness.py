@@ -266,7 +266,87 @@ class GatewayProcess:
         return states
 
 
-class Run:
+class FaultRun:
+    """What every run has: a folder, a gateway, and the figures and checks of its row."""
+
+    def __init__(self, name: str, seed: int) -> None:
+        """
+        Args:
+            name: of the row.
+            seed: of messages, moments and proxies.
+        """
+        self.name = name
+        self.seed = seed
+        self.seconds = 0.0
+        self.notes: dict[str, Any] = {}
+        """Figures of the row's own, for the line below the table."""
+        self.failures: list[str] = []
+        """What the row's own checks found."""
+        self.folder = Path(tempfile.mkdtemp(prefix="gateway-fault-"))
+        self.gateway: GatewayProcess
+
+    @property
+    def failure(self) -> str:
+        """Why it makes no sense to go on; empty: it does."""
+        return ""
+
+    async def until(
+        self, condition: Callable[[], bool], within: float = 30.0, what: str = "it did not happen"
+    ) -> float:
+        """Wait until something is so; how many seconds that took.
+
+        Raises:
+            GatewayFailed: it is not so in time, or it makes no sense to go on.
+        """
+        began = time.monotonic()
+        while not condition():
+            if time.monotonic() - began > within:
+                raise GatewayFailed(f"{what} within {within:g} s")
+            if failure := self.failure:
+                raise GatewayFailed(failure)
+            await asyncio.sleep(0.005)
+        return time.monotonic() - began
+
+    def note(self, **figures: Any) -> None:
+        """A figure of the row's own. Numbers of the same name add up where they are counts (int)."""
+        for name, value in figures.items():
+            if isinstance(value, int) and not isinstance(value, bool):
+                value += self.notes.get(name, 0)
+            self.notes[name] = value
+
+    def must(self, condition: bool, text: str) -> None:
+        """A check of the row's own: where it does not hold, the run is not valid."""
+        if not condition:
+            self.failures.append(text)
+
+    def look_at_log(self) -> None:
+        """The gateway must have logged no exception."""
+        faults = [line for line in self.gateway.log().splitlines() if '"exception"' in line or "Traceback" in line]
+        self.must(not faults, f"{len(faults)} exceptions in the gateway's log: {faults[:1]}")
+
+    def explain(self) -> None:
+        """Print everything there is to know, for a failure."""
+        print(self.summary(), f"\nthe gateway's log ends:\n{self.gateway.log()[-4000:]}", file=sys.stderr)
+
+    def traces_of_file(self) -> list[str]:
+        """Impossible transitions in the ledger in the run's folder."""
+        with closing(sqlite3.connect(self.folder / "data" / "ledger.db")) as connection:
+            return impossible_traces(connection.execute(QUERY))[:5]
+
+    def row(self) -> tuple[str, ...]:
+        """The line of the table."""
+        raise NotImplementedError
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """The lines of the table."""
+        return [self.row()]
+
+    def summary(self) -> str:
+        """Everything there is to know, for a failure."""
+        raise NotImplementedError
+
+
+class Run(FaultRun):
     """One row, once. Entering it declares the queue, starts proxy and gateway, and makes the subscription."""
 
     def __init__(
@@ -290,19 +370,12 @@ class Run:
             ledger_url: a database; empty: SQLite in the run's folder.
             toxics: what is in the proxy before the gateway connects.
         """
+        super().__init__(name, seed)
         self.server = server
         self.version = version
-        self.name = name
-        self.seed = seed
         self.history = History()
         self.verdict: Verdict | None = None
-        self.seconds = 0.0
         self.queue = f"faults-{uuid4().hex[:12]}"
-        self.notes: dict[str, Any] = {}
-        """Figures of the row's own, for the line below the table."""
-        self.failures: list[str] = []
-        """What the row's own checks found."""
-        self.folder = Path(tempfile.mkdtemp(prefix="gateway-fault-"))
         self._shape = shape
         self.ledger: Any = None
         """What the row can do to the ledger (:mod:`tests.faults.ledgers`), where it can."""
@@ -310,7 +383,6 @@ class Run:
         self._toxics = toxics
         self._settings = {**SETTINGS, **(settings or {})}
         self.proxy: Proxy
-        self.gateway: GatewayProcess
         self.load: Load
 
     @property
@@ -322,9 +394,7 @@ class Run:
         self.proxy = Proxy(self.server.port, self.seed)
         for toxic, direction in self._toxics:
             self.proxy.add(toxic, direction)
-        host = quote(self.server.virtual_host, safe="")
-        login = ":".join(canary.login(self.server))
-        url = f"amqp://{login}@{HOST}:{self.proxy.port}/{host}?version={self.version}"
+        url = url_at(self.server, self.proxy.port, self.version, canary.login(self.server))
         tables: dict[str, Any] = {"data_dir": str(self.folder / "data"), "brokers": {BROKER: {"url": url}}}
         if self._ledger_url:
             tables["ledger"] = {"url": self._ledger_url}
@@ -354,7 +424,7 @@ class Run:
     async def __aexit__(self, kind: type[BaseException] | None, *exc: object) -> None:
         await self.load.abandon()
         if kind is not None:
-            print(self.summary(), f"\nthe gateway's log ends:\n{self.gateway.log()[-4000:]}", file=sys.stderr)
+            self.explain()
         self._close()
 
     def _close(self) -> None:
@@ -386,21 +456,6 @@ class Run:
         """How many publishes were answered 2xx so far."""
         return self.history.count(Outcome.ACKNOWLEDGED)
 
-    async def until(
-        self, condition: Callable[[], bool], within: float = 30.0, what: str = "it did not happen"
-    ) -> float:
-        """Wait until something is so; how many seconds that took.
-
-        Raises:
-            GatewayFailed: it is not so in time.
-        """
-        began = time.monotonic()
-        while not condition():
-            if time.monotonic() - began > within:
-                raise GatewayFailed(f"{what} within {within:g} s")
-            await asyncio.sleep(0.005)
-        return time.monotonic() - began
-
     async def progress(self, share: float, within: float = 120.0) -> None:
         """Wait until this share of all messages was attempted, or nothing is produced any more."""
         wanted = share * self._shape.messages
@@ -413,18 +468,6 @@ class Run:
         return await self.until(
             lambda: self.acknowledged >= wanted or not self.load.producing, within, f"no {more} publishes went through"
         )
-
-    def note(self, **figures: Any) -> None:
-        """A figure of the row's own. Numbers of the same name add up where they are counts (int)."""
-        for name, value in figures.items():
-            if isinstance(value, int) and not isinstance(value, bool):
-                value += self.notes.get(name, 0)
-            self.notes[name] = value
-
-    def must(self, condition: bool, text: str) -> None:
-        """A check of the row's own: where it does not hold, the run is not valid."""
-        if not condition:
-            self.failures.append(text)
 
     # ------------------------------------------------------------------------------------------- the end
 
@@ -446,20 +489,12 @@ class Run:
         self.must(not left, f"{left} messages were left to the broker's own client")
         self.must(not self.load.hung, f"{len(self.load.hung)} requests hung: {self.load.hung[:3]}")
         self.must(not self.load.complaints, f"{len(self.load.complaints)} bad answers: {self.load.complaints[:3]}")
-        faults = [line for line in self.gateway.log().splitlines() if '"exception"' in line or "Traceback" in line]
-        self.must(not faults, f"{len(faults)} exceptions in the gateway's log: {faults[:1]}")
-        self.failures += self._traces()
+        self.look_at_log()
+        if not self._ledger_url:  # one that the row can hurt is looked at by its place
+            self.failures += self.traces_of_file()
         self.verdict.problems += self.failures
         assert self.verdict.valid, self.summary()
         return self.verdict
-
-    def _traces(self) -> list[str]:
-        """Impossible transitions in the ledger. One that the row can hurt is looked at by its
-        :class:`~tests.faults.ledgers.Place`."""
-        if self._ledger_url:
-            return []
-        with closing(sqlite3.connect(self.folder / "data" / "ledger.db")) as connection:
-            return impossible_traces(connection.execute(QUERY))[:5]
 
     async def _states(self) -> dict[str, str]:
         """What the ledger says of every message, as soon as that agrees with what was observed: what was settled while
@@ -536,6 +571,11 @@ class Run:
         lines.append(f"  open leases {self.load.open_leases}, notes {self.notes}")
         lines.append(f"  answers: {dict(self.load.answers)}")
         return "\n".join(lines)
+
+
+def url_at(server: Server, port: int, version: str, login: Sequence[str]) -> str:
+    """The URL of a broker at another port of this machine, for a user and its password."""
+    return f"amqp://{':'.join(login)}@{HOST}:{port}/{quote(server.virtual_host, safe='')}?version={version}"
 
 
 def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

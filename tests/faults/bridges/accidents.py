@@ -155,7 +155,7 @@ async def source_blocked(run: BridgeRun, times: int) -> None:
         await run.forwards(20)
         await asyncio.to_thread(server.memory_alarm, True)
         try:
-            await run.until(lambda found: not found["in_flight"], 20, "the source was not emptied")
+            await run.says(lambda found: not found["in_flight"], 20, "the source was not emptied")
             run.must((await run.status())["state"] == "running", f"it does not run: {await run.status()}")
         finally:
             await asyncio.to_thread(server.memory_alarm, False)

@@ -25,14 +25,12 @@ import asyncio
 import random
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote
 from uuid import uuid4
 
 from gateway.amqp.operations import Settlement
@@ -48,13 +46,13 @@ from tests.faults.bridges import checker
 from tests.faults.bridges.checker import Accident, Copy, Found, Recorded, Verdict
 from tests.faults.bridges.load import MESSAGES, digest
 from tests.faults.checker import History, NotDrained
-from tests.faults.harness import SETTINGS, GatewayFailed, GatewayProcess
+from tests.faults.harness import SETTINGS, FaultRun, GatewayFailed, GatewayProcess, url_at
 from tests.faults.http import NoAnswer, NotSent
 from tests.faults.ledgers import Place
 from tests.faults.proxy import Proxy
 from tests.faults.source import Load, Shape, left
 from tests.servers import BrokerJ
-from tests.servers.process import HOST, Server
+from tests.servers.process import Server
 
 EXCHANGE: Final = "EXCHANGE"
 """In the settings of a bridge: the run's own exchange."""
@@ -86,9 +84,7 @@ class Side:
     @property
     def url(self) -> str:
         """For the gateway: through the proxy."""
-        host = quote(self.server.virtual_host, safe="")
-        login = ":".join(self.login)
-        return f"amqp://{login}@{HOST}:{self.proxy.port}/{host}?version={self.version}"
+        return url_at(self.server, self.proxy.port, self.version, self.login)
 
     async def declare(self) -> None:
         """Declare the queue, durable."""
@@ -152,7 +148,7 @@ def copy_of(delivery: Delivery) -> Copy:
     )
 
 
-class BridgeRun:
+class BridgeRun(FaultRun):
     """One row, once. Entering it declares the queues, starts proxies and gateway, and waits for the bridge."""
 
     def __init__(
@@ -176,19 +172,15 @@ class BridgeRun:
             ledger: where the gateway keeps its ledger.
             login: the gateway's user and password at the target; None: those of everybody.
         """
-        self.name = name
-        self.seed = seed
+        super().__init__(name, seed)
         self.random = random.Random(f"{seed} moments")
         self.history = History()
         self.verdict: Verdict | None = None
-        self.seconds = 0.0
         self.times = 0
         """How often the fault happened."""
         self.accidents: list[Accident] = []
         self.poison: set[str] = set()
         """Ids of messages that must end at the dead-letter place."""
-        self.notes: dict[str, Any] = {}
-        self.failures: list[str] = []
         self.bridge = f"bridge-{uuid4().hex[:12]}"
         """Its name in the configuration."""
         self.dead_queue = f"gateway.dead.{self.bridge}"
@@ -196,7 +188,6 @@ class BridgeRun:
         """For rows whose bridge does not publish to the default exchange: ``EXCHANGE`` in their settings."""
         self.taken: list[Copy] = []
         """What a row took out of the target before the end."""
-        self.folder = Path(tempfile.mkdtemp(prefix="gateway-bridge-"))
         self.ledger = ledger
         self._shape = shape
         self._ends = {"source": source, "target": target}
@@ -205,7 +196,6 @@ class BridgeRun:
         self._login = login
         self.source: Side
         self.target: Side
-        self.gateway: GatewayProcess
         self.load: Load
 
     @property
@@ -274,7 +264,7 @@ class BridgeRun:
     async def __aexit__(self, kind: type[BaseException] | None, *exc: object) -> None:
         await self.load.abandon()
         if kind is not None:
-            print(self.summary(), f"\nthe gateway's log ends:\n{self.gateway.log()[-4000:]}", file=sys.stderr)
+            self.explain()
         await self._close()
 
     async def _close(self) -> None:
@@ -303,7 +293,7 @@ class BridgeRun:
         )
         return source.json()["leases"], target.json()["pending"]
 
-    async def until(
+    async def says(
         self, condition: Callable[[dict[str, Any]], bool], within: float = 30.0, what: str = "it did not happen"
     ) -> float:
         """Wait until something is so of the bridge's status; how many seconds that took.
@@ -326,12 +316,12 @@ class BridgeRun:
 
     async def running(self, within: float = 30.0) -> float:
         """Wait until the bridge is at work; how many seconds that took."""
-        return await self.until(lambda found: found["state"] == "running", within, "the bridge is not running")
+        return await self.says(lambda found: found["state"] == "running", within, "the bridge is not running")
 
     async def forwards(self, more: int = 20, within: float = 60.0) -> float:
         """Wait until it has forwarded so many more messages; how many seconds that took: the recovery."""
         began = (await self.status())["forwarded"]
-        return await self.until(
+        return await self.says(
             lambda found: found["forwarded"] >= began + more, within, f"no {more} messages were forwarded"
         )
 
@@ -367,7 +357,7 @@ class BridgeRun:
     async def stuck(self, seconds: float, within: float = 15.0) -> dict[str, Any]:
         """While a fault lasts: the bridge says that it does not run, and why; it takes no more than its prefetch;
         and for so many seconds, in which nobody asks, it costs nearly nothing. Returns what it says."""
-        noticed = await self.until(
+        noticed = await self.says(
             lambda found: found["state"] != "running" and bool(found["reason"]), within, "nothing is said of the fault"
         )
         cpu, lines = self.cpu_seconds(), len(self.gateway.log().splitlines())
@@ -390,22 +380,10 @@ class BridgeRun:
         text = Path(f"/proc/{self.gateway.process.pid}/stat").read_text().rpartition(") ")[2].split()
         return (int(text[11]) + int(text[12])) / TICKS
 
-    def note(self, **figures: Any) -> None:
-        """A figure of the row's own. Counts (int) of the same name add up."""
-        for name, value in figures.items():
-            if isinstance(value, int) and not isinstance(value, bool):
-                value += self.notes.get(name, 0)
-            self.notes[name] = value
-
     def worst(self, **figures: float) -> None:
         """A figure of the row's own, of which the greatest is kept."""
         for name, value in figures.items():
             self.notes[name] = round(max(value, self.notes.get(name, 0.0)), 2)
-
-    def must(self, condition: bool, text: str) -> None:
-        """A check of the row's own: where it does not hold, the run is not valid."""
-        if not condition:
-            self.failures.append(text)
 
     # ------------------------------------------------------------------------------------------- the end
 
@@ -428,8 +406,7 @@ class BridgeRun:
         self._slow_machine()
         found = Found(self.history, copies, dead, self.recorded(), self.accidents, frozenset(self.poison))
         self.verdict = checker.check(found)
-        faults = [line for line in self.gateway.log().splitlines() if '"exception"' in line or "Traceback" in line]
-        self.must(not faults, f"{len(faults)} exceptions in the gateway's log: {faults[:1]}")
+        self.look_at_log()
         self.verdict.problems += self.failures
         assert self.verdict.valid, self.summary()
         self.note(unrecorded=self.verdict.unrecorded, marked=self.verdict.marked)

@@ -121,7 +121,7 @@ async def over_the_limit(run: BridgeRun, times: int) -> None:
         return Message(bytes(LARGE), message.properties)
 
     run.load.change = change
-    await run.until(lambda found: found["oversized"] == 5, 30, "the status does not count what is over the limit")
+    await run.says(lambda found: found["oversized"] == 5, 30, "the status does not count what is over the limit")
     await run.forwards()
     run.must((await run.status())["state"] == "running", "what is over the limit stops the others")
     await asyncio.to_thread(run.gateway.terminate)

@@ -24,11 +24,9 @@ import asyncio
 import random
 import shutil
 import sys
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
@@ -45,7 +43,7 @@ from tests.faults.consumers.pulls import DEADLINE, Consumers
 from tests.faults.consumers.receiver import DEADLINE as ENDPOINT_DEADLINE
 from tests.faults.consumers.receiver import Receiver
 from tests.faults.consumers.streams import Stream
-from tests.faults.harness import GatewayFailed, GatewayProcess
+from tests.faults.harness import FaultRun, GatewayFailed, GatewayProcess
 from tests.faults.ledgers import Place
 from tests.faults.source import Load, Shape, left
 from tests.servers.process import Server
@@ -93,7 +91,7 @@ class Line:
         return self.lane.lease == "ledger" or self.lane.way == PUSH
 
 
-class ConsumerRun:
+class ConsumerRun(FaultRun):
     """One row, once, for some lanes. Entering it declares the queues and starts the gateway."""
 
     def __init__(
@@ -114,22 +112,16 @@ class ConsumerRun:
             settings: tables of the configuration file over those of all runs: ``subscriptions``, ``endpoints``.
             ledger: where the gateway keeps its ledger.
         """
-        self.name = name
-        self.seed = seed
+        super().__init__(name, seed)
         self.shape = shape
         self.random = random.Random(f"{seed} moments")
-        self.seconds = 0.0
         self.broken: list[float] = []
         """When leases that brokers hold were lost."""
         self.restarts: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
         """When the broker of a kind was told to end, and when it had."""
-        self.notes: dict[str, Any] = {}
-        self.failures: list[str] = []
-        self.folder = Path(tempfile.mkdtemp(prefix="gateway-consumers-"))
         self.ledger = ledger
         self.server = server
         self.lines: list[Line] = []
-        self.gateway: GatewayProcess
         self._lanes = lanes
         self._settings = settings or {}
         self._prefix = f"consumers-{uuid4().hex[:8]}"
@@ -191,7 +183,7 @@ class ConsumerRun:
 
     async def __aexit__(self, kind: type[BaseException] | None, *exc: object) -> None:
         if kind is not None:
-            print(self.summary(), f"\nthe gateway's log ends:\n{self.gateway.log()[-4000:]}", file=sys.stderr)
+            self.explain()
         await self._close()
 
     async def _close(self) -> None:
@@ -286,31 +278,6 @@ class ConsumerRun:
                 raise GatewayFailed(f"no {more} messages more within {within:g} s for {names}")
             await asyncio.sleep(0.02)
 
-    async def until(self, condition: Callable[[], bool], within: float, what: str) -> float:
-        """Wait until something is so; how many seconds that took.
-
-        Raises:
-            GatewayFailed: it is not so in time.
-        """
-        began = time.monotonic()
-        while not condition():
-            if time.monotonic() - began > within:
-                raise GatewayFailed(f"{what} within {within:g} s")
-            await asyncio.sleep(0.01)
-        return time.monotonic() - began
-
-    def note(self, **figures: Any) -> None:
-        """A figure of the row's own. Counts (int) of the same name add up."""
-        for name, value in figures.items():
-            if isinstance(value, int) and not isinstance(value, bool):
-                value += self.notes.get(name, 0)
-            self.notes[name] = value
-
-    def must(self, condition: bool, text: str) -> None:
-        """A check of the row's own: where it does not hold, the run is not valid."""
-        if not condition:
-            self.failures.append(text)
-
     # ------------------------------------------------------------------------------------------- the end
 
     async def finish(self, within: float = 180.0) -> None:
@@ -345,8 +312,7 @@ class ConsumerRun:
                 line.verdict.problems.append(f"{len(complaints)} bad answers: {complaints[:3]}")
         strange = checker.never_handed_out(found, states)
         self.must(not strange, f"{len(strange)} messages of which no consumer knows: {strange[:3]}")
-        faults = [line for line in self.gateway.log().splitlines() if '"exception"' in line or "Traceback" in line]
-        self.must(not faults, f"{len(faults)} exceptions in the gateway's log: {faults[:1]}")
+        self.look_at_log()
         assert not self.problems(), self.summary()
         self.ledger.check(self)  # type: ignore[arg-type]  # it needs a name only
 

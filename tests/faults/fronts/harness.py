@@ -11,14 +11,10 @@ import asyncio
 import re
 import shutil
 import sqlite3
-import sys
-import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import closing, suppress
-from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote
 from uuid import uuid4
 
 from tests import canary
@@ -26,13 +22,12 @@ from tests.faults import checker
 from tests.faults.checker import History, NotDrained, Outcome, Verdict
 from tests.faults.fronts.clients import USER
 from tests.faults.fronts.load import Load, Shape
-from tests.faults.harness import GatewayFailed, GatewayProcess
+from tests.faults.harness import FaultRun, GatewayFailed, GatewayProcess, url_at
 from tests.faults.ledgers import Place
 from tests.faults.proxy import Proxy
 from tests.ledgers import sqlite_ledger
 from tests.servers import RabbitMQ
-from tests.servers.process import HOST, Server, free_port
-from tests.traces import QUERY, impossible_traces
+from tests.servers.process import Server, free_port
 
 PROGRESS_WITHIN: Final = 240.0
 """How long a part of the load may take, in seconds."""
@@ -43,7 +38,7 @@ NEVER_LOGGED: Final = (
 """Events that no fault may bring about."""
 
 
-class FrontRun:
+class FrontRun(FaultRun):
     """One row, once. Entering it starts proxies and gateway, and declares the queues.
 
     Args:
@@ -66,19 +61,14 @@ class FrontRun:
         settings: Mapping[str, Any] | None = None,
         place: Place | None = None,
     ) -> None:
+        super().__init__(name, seed)
         self.server = server
         self.version = version
-        self.name = name
-        self.seed = seed
         self.shape = shape
         self.place: Any = place
         self.history = History()
         self.verdict: Verdict | None = None
-        self.seconds = 0.0
-        self.notes: dict[str, Any] = {}
-        self.failures: list[str] = []
         self.queues = (f"durable-{uuid4().hex[:12]}", f"rewritten-{uuid4().hex[:12]}")
-        self.folder = Path(tempfile.mkdtemp(prefix="gateway-front-fault-"))
         self.may_break = False
         """The fault is one that clients notice."""
         self._settings = settings or {}
@@ -88,7 +78,6 @@ class FrontRun:
         """Between most clients and the front."""
         self.slow: Proxy
         """Between slow clients and the front."""
-        self.gateway: GatewayProcess
         self.load: Load
 
     async def __aenter__(self) -> FrontRun:
@@ -115,9 +104,7 @@ class FrontRun:
         return self
 
     def _tables(self, port: int) -> dict[str, Any]:
-        host = quote(self.server.virtual_host, safe="")
-        login = ":".join(canary.login(self.server))
-        url = f"amqp://{login}@{HOST}:{self.proxy.port}/{host}?version={self.version}"
+        url = url_at(self.server, self.proxy.port, self.version, canary.login(self.server))
         broker = {"url": url, "heartbeat": 2.0, "connect_timeout": 3.0, "reconnect_min": 0.1, "reconnect_max": 1.0}
         rules = {"transient_queue": "on"} if isinstance(self.server, RabbitMQ) else {}
         front = {"port": port, "broker": "b", "rules": rules, **self._settings}
@@ -133,7 +120,7 @@ class FrontRun:
     async def __aexit__(self, kind: type[BaseException] | None, *exc: object) -> None:
         await self.load.abandon()
         if kind is not None:
-            print(self.summary(), f"\nthe gateway's log ends:\n{self.gateway.log()[-4000:]}", file=sys.stderr)
+            self.explain()
         await self._close()
 
     async def _close(self) -> None:
@@ -149,30 +136,20 @@ class FrontRun:
 
     # -------------------------------------------------------------------------------------------- for the rows
 
-    async def until(self, condition: Callable[[], bool], what: str, within: float = PROGRESS_WITHIN) -> float:
-        """Wait until something is so; how many seconds that took.
-
-        Raises:
-            GatewayFailed: it is not so in time, or a client has failed.
-        """
-        began = time.monotonic()
-        while not condition():
-            if time.monotonic() - began > within:
-                raise GatewayFailed(f"{what} within {within:g} s")
-            if failure := self.load.failure:
-                raise GatewayFailed(f"a client failed: {failure}")
-            await asyncio.sleep(0.005)
-        return time.monotonic() - began
+    @property
+    def failure(self) -> str:
+        """See :class:`~tests.faults.harness.FaultRun`."""
+        return self.load.failure and f"a client failed: {self.load.failure}"
 
     async def part(self, number: int, times: int) -> None:
         """Let the load go on to the end of this part of ``times + 1``, and wait until half of that was attempted."""
         self.load.allow((number + 1) / (times + 1))
         wanted = (number + 0.5) / (times + 1) * self.shape.messages
-        await self.until(lambda: self.load.made >= wanted, f"not {wanted:.0f} messages were attempted")
+        await self.until(lambda: self.load.made >= wanted, PROGRESS_WITHIN, f"not {wanted:.0f} messages were attempted")
 
     async def part_done(self) -> None:
         """Wait until all that was allowed has its outcome."""
-        await self.until(lambda: self.load.is_done, "publishes have no outcome")
+        await self.until(lambda: self.load.is_done, PROGRESS_WITHIN, "publishes have no outcome")
 
     async def delivered(self) -> None:
         """Wait until all that was acknowledged has come to consumers."""
@@ -184,17 +161,7 @@ class FrontRun:
                 if each.outcome is Outcome.ACKNOWLEDGED
             )
 
-        await self.until(all_came, "not all that was acknowledged has come")
-
-    def note(self, **figures: Any) -> None:
-        """A figure of the row's own. Whole numbers of the same name add up."""
-        for name, value in figures.items():
-            self.notes[name] = self.notes.get(name, 0) + value if isinstance(value, int) else value
-
-    def must(self, condition: bool, text: str) -> None:
-        """A check of the row's own: where it does not hold, the run is not valid."""
-        if not condition:
-            self.failures.append(text)
+        await self.until(all_came, PROGRESS_WITHIN, "not all that was acknowledged has come")
 
     @property
     def acknowledged(self) -> int:
@@ -211,10 +178,11 @@ class FrontRun:
             AssertionError: the verdict or one of the row's own checks is bad; with everything there is to know.
         """
         self.load.allow(1.0)
-        await self.until(lambda: self.load.made >= self.shape.messages and self.load.is_done, "publishers did not end")
+        all_made = lambda: self.load.made >= self.shape.messages and self.load.is_done  # noqa: E731
+        await self.until(all_made, PROGRESS_WITHIN, "publishers did not end")
         await self.load.produced()
         try:
-            await self.until(lambda: self.load.is_quiet, "it did not get quiet", 120.0)
+            await self.until(lambda: self.load.is_quiet, 120.0, "it did not get quiet")
         except GatewayFailed as error:
             raise NotDrained(f"{error}\n{self.summary()}") from None
         await self.load.stop()
@@ -229,9 +197,7 @@ class FrontRun:
         breaks = self.load.breaks
         self.must(self.may_break or not breaks, f"{len(breaks)} client connections were lost: {breaks[:3]}")
         self.note(broken=len(breaks))
-        log = self.gateway.log().splitlines()
-        faults = [line for line in log if '"exception"' in line or "Traceback" in line]
-        self.must(not faults, f"{len(faults)} exceptions in the gateway's log: {faults[:1]}")
+        self.look_at_log()
         for event in NEVER_LOGGED:
             lines = self.gateway.events(event)
             self.must(not lines, f"{len(lines)} events {event}: {lines[:1]}")
@@ -260,8 +226,8 @@ class FrontRun:
         if self.place is not None:
             self.place.check(self)
             return
+        self.failures += self.traces_of_file()
         with closing(sqlite3.connect(self.folder / "data" / "ledger.db")) as connection:
-            self.failures += impossible_traces(connection.execute(QUERY))[:5]
             taken = "SELECT count(DISTINCT message_id) FROM events WHERE kind = 'acknowledged'"
             ((acknowledged,),) = connection.execute(taken).fetchall()
         if self._settings.get("record") == "all":

@@ -13,7 +13,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tests.faults.fronts.harness import FrontRun
+from tests.faults.fronts.harness import PROGRESS_WITHIN, FrontRun
 from tests.faults.fronts.load import Shape
 from tests.faults.ledgers import Place, Postgres
 from tests.faults.proxy import Bandwidth, Direction, HalfOpen, Latency, LimitData, Proxy
@@ -47,7 +47,7 @@ async def _gateway_killed(run: FrontRun, times: int, busy: Callable[[], bool]) -
         proxy.add(Latency(0.02, 0.01))
     for number in range(times):
         await run.part(number, times)
-        await run.until(lambda: busy() or run.load.is_done, "nothing was under way")
+        await run.until(lambda: busy() or run.load.is_done, PROGRESS_WITHIN, "nothing was under way")
         run.note(kills=1, kills_that_count=int(not run.load.is_done))
         await asyncio.to_thread(run.gateway.kill)
         await asyncio.to_thread(run.gateway.start)
@@ -64,7 +64,7 @@ async def gateway_killed_while_the_broker_is_away(run: FrontRun, times: int) -> 
         run.proxy.down()
         before = run.load.made
         run.load.allow((number + 1.5) / (times + 1))
-        await run.until(lambda before=before: run.load.made > before + 20, "no publishes went on")  # type: ignore[misc]
+        await run.until(lambda before=before: run.load.made > before + 20, PROGRESS_WITHIN, "no publishes went on")  # type: ignore[misc]
         await asyncio.to_thread(run.gateway.kill)
         await asyncio.to_thread(run.gateway.start)
         await run.part_done()
@@ -161,7 +161,8 @@ async def _cut(
         name = f"cut-{number}"
         toxic = LimitData(chance.randrange(1, max(2, most)), reset=chance.random() < 0.5, once=True)
         proxy.add(toxic, chance.choice(tuple(Direction)), name=name)
-        await run.until(lambda name=name: name not in proxy.toxics or run.load.is_done, "no progress")  # type: ignore[misc]
+        gone = lambda name=name: name not in proxy.toxics or run.load.is_done  # type: ignore[misc]  # noqa: E731
+        await run.until(gone, PROGRESS_WITHIN, "no progress")
         if name not in proxy.toxics:
             cuts += 1
             if chance.random() < 1 / 3:
@@ -186,8 +187,8 @@ async def slow_clients(run: FrontRun, times: int) -> None:
             run.load.allow((number + 1.9) / (times + 1))
             await run.until(
                 lambda before=before: run.load.fast_receptions > before + 20,  # type: ignore[misc]
-                "other consumers got nothing",
                 30.0,
+                "other consumers got nothing",
             )
             await asyncio.sleep(2.0)
         run.note(times=1)
