@@ -18,7 +18,8 @@ from typing import Any
 
 from tests.mutants.coverage_map import CoverageMap
 from tests.mutants.drawing import PACKAGES, Mutant, draw, files_of
-from tests.mutants.judging import BEYOND, Judgement, Tree, Verdict, judge, measure
+from tests.mutants.judging import BEYOND, Chooser, Judgement, Tree, Verdict, judge, measure
+from tests.mutants.naming import NamedTests
 from tests.servers import VARIABLE
 from tests.suites import Servers
 
@@ -101,11 +102,12 @@ def main() -> int:
     parser.add_argument("--file", type=Path, help="what is judged, kept from run to run (default: .mutants/SEED.jsonl)")
     parser.add_argument("--map", type=Path, default=ROOT / ".mutants" / "map.json", help="which test runs what")
     parser.add_argument("--measure", nargs="*", metavar="TESTS", help="measure these tests (default: all) again first")
+    parser.add_argument("--named", action="store_true", help="run the test files that name the code, without a map")
     parser.add_argument("--most", type=float, default=120.0, help="most seconds of tests for a mutant that survives")
     parser.add_argument("--list", action="store_true", help="print the mutants and the number of their tests only")
     parser.add_argument("--table", action="store_true", help="print the table of the file only")
     options = parser.parse_args()
-    known = CoverageMap(options.map)
+    known = NamedTests(ROOT, (*PACKAGES, *BEYOND)) if options.named else CoverageMap(options.map)
     mutants = draw(ROOT, options.seed, options.mutants, options.packages)
     if options.list:
         for mutant in mutants:
@@ -121,7 +123,7 @@ def main() -> int:
     return 1 if bad or len(rows) < len(mutants) else 0
 
 
-def run(options: argparse.Namespace, known: CoverageMap, mutants: list[Mutant], judged: Judged) -> None:
+def run(options: argparse.Namespace, known: Chooser, mutants: list[Mutant], judged: Judged) -> None:
     """Measure what is missing, and judge the mutants that are not judged yet."""
     with tempfile.TemporaryDirectory(prefix="mutants-") as name:
         folder = Path(name)
@@ -133,7 +135,7 @@ def run(options: argparse.Namespace, known: CoverageMap, mutants: list[Mutant], 
                     raise SystemExit(servers.why)
                 os.environ[VARIABLE] = str(file)
             tree = Tree(ROOT, folder / "tree")
-            if options.measure is not None or not known.tests:
+            if isinstance(known, CoverageMap) and (options.measure is not None or not known.tests):
                 folders = [f"tests/{each}" for each in (*PACKAGES, *BEYOND)]
                 everything = [
                     str(path.relative_to(ROOT)) for each in folders for path in (ROOT / each).glob("test_*.py")

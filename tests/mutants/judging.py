@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Protocol
 
 from tests.mutants.coverage_map import CoverageMap
 from tests.mutants.drawing import Mutant
@@ -34,6 +35,15 @@ class Verdict(StrEnum):
     UNCLEAR = "unclear"
     """A test failed, and it fails without the mutant, too."""
     UNCOVERED = "survived: no test runs it"
+
+
+class Chooser(Protocol):
+    """Knows which tests may kill a mutant, and how long each takes."""
+
+    seconds: dict[str, float]
+
+    def tests_of(self, path: str, function: str) -> list[str]:
+        """Return the tests of a function, in the order in which they are to run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +117,7 @@ def _name_of(case: ElementTree.Element, root: Path) -> str:
     return "::".join([*parts, case.get("name", "").partition("[")[0]])
 
 
-def judge(mutant: Mutant, tree: Tree, known: CoverageMap, most: float) -> Judgement:
+def judge(mutant: Mutant, tree: Tree, known: Chooser, most: float) -> Judgement:
     """Run the tests that cover a mutant, for at most ``most`` seconds where none fails or hangs."""
     began = time.monotonic()
     tests = known.tests_of(mutant.path, mutant.function)

@@ -12,6 +12,7 @@ from tests.mutants.__main__ import ROOT, Judged, table
 from tests.mutants.coverage_map import CoverageMap, functions_of
 from tests.mutants.drawing import Mutant, draw, files_of, mutants_of
 from tests.mutants.judging import Judgement, Tree, Verdict, judge
+from tests.mutants.naming import NamedTests
 
 CODE = '''"""A module."""
 
@@ -109,6 +110,19 @@ def test_a_mutant_is_killed_or_survives(project: Path, tmp_path: Path) -> None:
     assert (tree.folder / "gateway/core/door.py").read_text() == CODE, "the copy is as it was"
     (tree.folder / "tests/core/test_door.py").write_text(TESTS.replace("not door", "door"))
     assert judge(named(project, "self.is_open = True"), tree, known, 60.0).verdict is Verdict.UNCLEAR
+
+
+def test_files_that_name_the_code_kill_without_a_map(project: Path, tmp_path: Path) -> None:
+    for name in ("core/test_other.py", "taps/test_doors.py", "taps/test_cellar.py"):
+        (project / "tests" / name).parent.mkdir(exist_ok=True)
+        (project / "tests" / name).write_text("def test_nothing() -> None: ...\n")
+    subprocess.run(["git", "add", "-A"], cwd=project, check=True)
+    known = NamedTests(project, ("core", "taps"))
+    files = known.tests_of("gateway/core/door.py", "Door.push")
+    assert files == ["tests/core/test_door.py", "tests/taps/test_doors.py", "tests/core/test_other.py"]
+    tree = Tree(project, tmp_path / "copy")
+    killed = judge(named(project, "self.is_open = True"), tree, known, 60.0)
+    assert (killed.verdict, killed.test) == (Verdict.KILLED, "tests/core/test_door.py::test_push")
 
 
 def test_a_function_has_the_tests_of_the_one_around_it(tmp_path: Path) -> None:
