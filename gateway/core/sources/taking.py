@@ -176,13 +176,14 @@ class Taker:
         await self._close_consumer()
 
     def lost(self) -> None:
-        """Somebody else takes its messages now: drop everything at once, and acknowledge nothing."""
+        """Somebody else takes its messages now: drop everything at once, and settle nothing. The end of the channel
+        gives all of it back in order; what is given back one by one overtakes what is being stored."""
         self._stopping = True
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
         self._aside.cancel()
-        self._give_back()
+        self._drop()
         if (consumer := self._consumer) is not None:
             self._consumer = None
             self._aside.start(consumer.close(), f"{self.kind} lost")
@@ -405,11 +406,15 @@ class Taker:
 
     def _give_back(self) -> None:
         """What has come and was not stored."""
+        for delivery in self._drop():
+            settle(delivery, Settlement.RELEASE)
+
+    def _drop(self) -> deque[Delivery]:
+        """Hold nothing any more of what has come and was not stored. Returns that."""
         arrived, self._arrived = self._arrived, deque()
         self._part.add(-self._octets)
         self._octets = 0
-        for delivery in arrived:
-            settle(delivery, Settlement.RELEASE)
+        return arrived
 
     def _consumer_changed(self, consumer: Consumer) -> None:
         if consumer.state is ConsumerState.RUNNING:
