@@ -13,6 +13,8 @@ from gateway.core.sources import intake
 from gateway.core.sources.fetching import settle
 from gateway.ledger import Ledger
 from gateway.ledger.pending.deliveries import DeliveryStore
+from gateway.ledger.pending.keys import KeyStatements
+from gateway.ledger.writing.group import GroupCommit
 from gateway.taps.rows import TapBatch
 from gateway.upstreams.branches import BranchLane
 
@@ -48,6 +50,17 @@ def _twice(self: Any, upstream: Any, messages: Any, results: Any) -> list[Any]:
     return [*entries, *entries[-1:]]
 
 
+def _late_outcomes(self: Any, connection: Any, lease: Any, calls: Any) -> list[Any]:
+    END(self, connection, lease, calls)
+    return [entry for call in calls for _, entries in call.done for entry in entries]
+
+
+def _lost_keys(self: Any, connection: Any, lease: Any, settles: Any, now: int) -> None:
+    SETTLE(self, connection, lease, settles, now)
+    for call in settles:
+        call.error = None
+
+
 async def _nothing(*_: Any) -> None:
     """Do nothing."""
 
@@ -56,6 +69,8 @@ WRITE: Final = intake.IntakeBatch.write
 CLAIM: Final = DeliveryStore.claim
 KEEP: Final = TapBatch.write
 EVENTS: Final = publisher.Publisher.events
+END: Final = GroupCommit._end_publishes
+SETTLE: Final = KeyStatements.settle
 
 DEFECTS: Final[Mapping[str, tuple[Any, str, Any]]] = {
     "a publish is answered before its confirm": (publisher.Publisher, "outcomes", _early),
@@ -67,6 +82,8 @@ DEFECTS: Final[Mapping[str, tuple[Any, str, Any]]] = {
     "an outcome that was not recorded is forgotten": (publisher.Publisher, "_record_late", _nothing),
     "messages with a key are handed out in any order": (DeliveryStore, "claim", _unordered),
     "a tap acknowledges before the log has a message": (TapBatch, "write", _acknowledge_before_the_log),
+    "an outcome counts that comes behind the end of the lease": (GroupCommit, "_end_publishes", _late_outcomes),
+    "an outcome counts although another process has the key": (KeyStatements, "settle", _lost_keys),
     "an outcome is recorded twice": (publisher.Publisher, "events", _twice),
 }
 """What is wrong -> whose attribute is replaced, its name, and by what."""
@@ -80,6 +97,8 @@ SEEDS: Final[Mapping[str, tuple[int, str]]] = {
     "an outcome that was not recorded is forgotten": (164, "rows of obligations"),
     "messages with a key are handed out in any order": (54, "published before it with its key"),
     "a tap acknowledges before the log has a message": (106, "lost"),
+    "an outcome counts that comes behind the end of the lease": (456, "impossible events"),
+    "an outcome counts although another process has the key": (72, "impossible events"),
     "an outcome is recorded twice": (1, "impossible events"),
 }
 """Defect -> the seed of the world that is tried first, and a word of the problem that it shows."""

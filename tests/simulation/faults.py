@@ -59,8 +59,9 @@ class Faults:
             scene.network.join(target, fault.other)
             scene.note("fault", "join", target, fault.other)
         elif kind == "pause":
-            node = (scene.process(target) or scene.brokers[target]).node
-            scene.note("fault", "pause", target, f"{amount:.1f} s")
+            name = fault.other or target
+            node = (scene.process(name) or scene.brokers[name]).node
+            scene.note("fault", "pause", name, f"{amount:.1f} s")
             node.paused_until = scene.loop.now + amount
             await asyncio.sleep(amount)
         elif kind == "reload":

@@ -82,6 +82,7 @@ class Fault:
     kind: str
     target: str
     other: str = ""
+    """The other end; of what a message at the target sets off, who it happens to, if not the target."""
     amount: float = 0.0
 
 
@@ -174,7 +175,12 @@ def _with_another_gateway(world: World) -> World:
         kind, at, name = rng.choice(("pause", "pause", "kill", "part")), round(rng.random() * 0.6, 4), rng.choice(names)
         amount = round(rng.choice((1.0, 8.0)) * rng.random(), 4)
         faults.append(Fault(at, kind, *names, amount) if kind == "part" else Fault(at, kind, name, "", amount))
-    settings = {**world.settings, "ledger.shard_lease": rng.choice((1.5, 3.0))}
+    lease = rng.choice((1.5, 3.0))
+    late = random.Random(f"late outcomes of world {world.seed}")
+    if late.random() < 0.5:  # it sleeps until another process has said that nobody knows what became of a message
+        broker, number, amount = late.choice(sorted(world.brokers)), late.randint(1, 8), lease * (1.2 + late.random())
+        faults.append(Fault(number, "pause at message", broker, late.choice(names), round(amount, 4)))
+    settings = {**world.settings, "ledger.shard_lease": lease}
     return replace(world, faults=tuple(faults), settings=settings, gateways=2)
 
 
