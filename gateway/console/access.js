@@ -1,7 +1,7 @@
 // API keys, what they allow, and who did what.
 
 import { html, useState, visible } from "./base.js";
-import { all, page, request, session, usePoll } from "./api.js";
+import { all, isAdmin, page, request, session, usePoll } from "./api.js";
 import { filter, link, route } from "./route.js";
 import { Action, Copy, Name, Problem, Same, Search, State, Table, Time, View, Dialog, ask, dialog, problemAt } from "./parts.js";
 import { text } from "./text.js";
@@ -14,7 +14,7 @@ export function Keys() {
   const rows = (feed.data ?? []).filter((row) => !sought || `${row.id} ${row.client} ${row.scopes.join(" ")} ${row.state}`.toLowerCase().includes(sought.toLowerCase()));
   const told = (data) => { dialog.value = html`<${Made} of=${data} />`; feed.reload(); };
   return html`<${View} title=${text.nav.keys} feed=${feed}
-    actions=${html`<button class="primary" onClick=${() => { dialog.value = html`<${Create} told=${told} />`; }}>${words.create}</button>`}>
+    actions=${isAdmin() && html`<button class="primary" onClick=${() => { dialog.value = html`<${Create} told=${told} />`; }}>${words.create}</button>`}>
     <p class="note">${words.what}</p>
     <div class="bar"><${Search} label=${words.find} value=${sought} onInput=${(q) => filter({ q })} /><span class="quiet">${text.shown(rows.length, feed.data?.length ?? 0)}</span></div>
     ${feed.data && html`<${Table} label=${text.nav.keys} rows=${rows} empty=${sought ? text.nothingFound : words.none} columns=${[
@@ -29,7 +29,7 @@ export function Keys() {
           const { data } = await request("POST", `/v1/keys/${row.id}:rotate`);
           setTimeout(() => told(data), 0);
           return words.rotated;
-        } })}>${words.rotate}</button>
+        } })}>${words.rotate}</button>${" "}
         <button class="small danger" onClick=${() => ask({ title: words.revoke, what: words.revokeWhat, name: row.client, act: async () => {
           await request("POST", `/v1/keys/${row.id}:revoke`);
           feed.reload();

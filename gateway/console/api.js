@@ -157,13 +157,17 @@ export const mayPublish = (broker, exchange) => may("publish", broker, exchange)
 const SHARE = 30; // what takes a second to read is read every 30 seconds, so that a view costs the gateway little
 const SELDOM = 60_000; // milliseconds: as seldom as that at most
 
+// Whether a read may be well again without anything being changed: then what was read before still tells something.
+const passes = (error) => !error.status || error.status >= 500 || [401, 408, 429].includes(error.status);
+
 // Read again and again: {data, error, at, reload}. What was read last stays while a read fails, and says how old it is.
+// It does not where it is the answer to another question, or where the gateway has refused this one.
 export function usePoll(path, every = 5000, read = get) {
-  const [state, setState] = useState({ data: null, error: null, at: 0 });
+  const [state, setState] = useState({ data: null, error: null, at: 0, path });
   const run = useRef(() => {});
   const login = epoch.value;
   useEffect(() => {
-    if (!path) { setState({ data: null, error: null, at: 0 }); return undefined; }
+    if (!path) { setState({ data: null, error: null, at: 0, path }); return undefined; }
     let live = true;
     let timer = 0;
     let reading = false;
@@ -176,12 +180,12 @@ export function usePoll(path, every = 5000, read = get) {
         reading = true;
         const began = performance.now();
         try {
-          const data = await read(path, (partial) => live && setState({ data: partial, error: null, at: Date.now() }));
-          if (live) { setState({ data, error: null, at: Date.now() }); feed({ at: Date.now(), failed: "" }); }
+          const data = await read(path, (partial) => live && setState({ data: partial, error: null, at: Date.now(), path }));
+          if (live) { setState({ data, error: null, at: Date.now(), path }); feed({ at: Date.now(), failed: "" }); }
           pause = Math.max(every, Math.min(SELDOM, (performance.now() - began) * SHARE));
         } catch (error) {
           if (live) {
-            setState((before) => ({ ...before, error }));
+            setState((before) => (before.path === path && passes(error) ? { ...before, error } : { data: null, error, at: 0, path }));
             if (!error.status || error.status >= 500) feed({ ...(feeds.value[path] ?? { at: 0 }), failed: error.message });
           }
         }

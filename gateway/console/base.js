@@ -75,6 +75,19 @@ export function span(seconds) {
   return `${Math.floor(whole / 86400)} d ${Math.floor((whole % 86400) / 3600)} h`;
 }
 
+// What somebody typed as the console shows times, in the browser's zone, as the API takes it; anything else as it is.
+export function moment(typed) {
+  const given = /^(\d{4}-\d\d-\d\d)(?:[ T](\d\d:\d\d(?::\d\d)?))?$/.exec(typed.trim());
+  const date = given && new Date(`${given[1]}T${given[2] ?? "00:00"}`);
+  return date && !Number.isNaN(date.getTime()) ? date.toISOString() : typed.trim();
+}
+
+// The other way round.
+export function momentShown(given) {
+  const date = /^\d{4}-\d\d-\d\dT[\d:.]+Z$/.test(given) ? new Date(given) : null;
+  return date && !Number.isNaN(date.getTime()) ? localTime(date) : given;
+}
+
 export function localTime(date, withDate = true) {
   const pad = (value) => String(value).padStart(2, "0");
   const day = `${date.getFullYear()}-${pad(date.getMonth() + 1)}-${pad(date.getDate())}`;

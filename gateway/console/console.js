@@ -166,7 +166,7 @@ addEventListener("keydown", (event) => {
   awaits = 0;
   if (event.key === "g") awaits = Date.now();
   else if (event.key === "?") { event.preventDefault(); help(); }
-  else if (event.key === "." || event.key === " " && event.target === document.body) { event.preventDefault(); paused.value = !paused.value; }
+  else if (event.key === ".") { event.preventDefault(); paused.value = !paused.value; }
   else if (event.key === "/") {
     const search = document.querySelector("[data-search]");
     if (search) { event.preventDefault(); search.focus(); search.select?.(); } else { event.preventDefault(); go("search"); }

@@ -1,6 +1,6 @@
 // Finding a message, and its story.
 
-import { Fragment, html, segment, useState, visible } from "./base.js";
+import { Fragment, html, moment, momentShown, segment, useState, visible } from "./base.js";
 import { isAdmin, may, mayPublish, page, request, usePoll } from "./api.js";
 import { filter, go, link, route } from "./route.js";
 import { Action, Body, Facts, Json, Name, Num, Problem, Same, Select, State, Table, Time, View, ask } from "./parts.js";
@@ -14,6 +14,7 @@ const FILTERS = [
   "header", "client", "origin", "subscription", "endpoint", "bridge",
 ];
 const FIRST = ["routing_key", "message_id", "header", "state", "since"];
+const TIMES = new Set(["since", "until"]);
 const STATES = [
   "accepted", "confirmed", "unroutable", "refused", "not_sent", "unknown", "received", "delivered", "acknowledged", "released",
   "rejected", "dead_lettered", "prepared", "forwarded", "discarded", "stored", "spooled", "retrying", "dead", "replayed",
@@ -37,25 +38,28 @@ export function Messages() {
     setMore({ path, rows: [...(own ? more.rows : []), ...data.messages], next: after });
     return words.furtherFound(data.messages.length);
   };
-  const open = (event) => {
+  const open = async (event) => {
     event.preventDefault();
     const id = new FormData(event.currentTarget).get("id").trim();
-    if (ID.test(id)) go(`messages/${id}`);
-    else filter({ message_id: id });
+    if (!ID.test(id)) { filter({ message_id: id }); return; }
+    try { await request("GET", `/v1/messages/${id}`); } catch (error) {
+      if (error.status === 404) { go("search", { q: id }); return; } // publishers use UUIDs, too
+    }
+    go(`messages/${id}`);
   };
   const others = FILTERS.filter((name) => !FIRST.includes(name));
   const input = (name) => name === "state" ? html`<${Select} label=${words.filters.state} value=${given.state ?? ""} onChange=${(state) => filter({ state })}
       options=${[["", text.all], ...STATES.map((each) => [each, each])]} />`
-    : html`<label class="select"><span>${words.filters[name]}</span><input value=${given[name] ?? ""} placeholder=${words.hints[name] ?? ""}
-      autocomplete="off" spellcheck=${false} onChange=${(event) => filter({ [name]: event.currentTarget.value })} /></label>`;
+    : html`<label class="select"><span>${words.filters[name]}</span><input value=${TIMES.has(name) ? momentShown(given[name] ?? "") : given[name] ?? ""} placeholder=${words.hints[name] ?? ""}
+      autocomplete="off" spellcheck=${false} onChange=${(event) => filter({ [name]: TIMES.has(name) ? moment(event.currentTarget.value) : event.currentTarget.value })} /></label>`;
   return html`<${View} title=${text.nav.messages} feed=${feed}>
-    <form class="bar" onSubmit=${open}><input class="search" type="search" name="id" data-search placeholder=${words.find}
+    <form class="bar" onSubmit=${open}><input class="search" type="search" name="id" data-search placeholder=${words.findHint}
       aria-label=${words.find} autocomplete="off" spellcheck=${false} /><button>${words.open}</button></form>
     <div class="bar filters">${FIRST.map(input)}</div>
     <details class="more" open=${others.some((name) => given[name])}><summary>${text.moreFilters(others.length)}</summary><div class="bar filters">${others.map(input)}</div></details>
     ${Object.keys(given).length > 0 && html`<p><button class="small" onClick=${() => go("messages")}>${words.clear}</button></p>`}
     ${feed.data && html`<${Table} label=${text.nav.messages} rows=${rows} open=${(row) => link(`messages/${row.id}`)}
-      empty=${next ? words.noneHere : words.none} columns=${[
+      empty=${next ? words.noneHere : Object.keys(given).length ? words.none : words.noneYet} columns=${[
         { title: text.time, show: (row) => html`<${Time} at=${row.at} />` },
         { title: text.state, show: (row) => html`<${State} of=${row.state} />` },
         { title: words.filters.routing_key, class: "grow", show: (row) => html`<${Name} of=${row.routing_key} />` },
@@ -87,7 +91,7 @@ export function MessagePage({ raw }) {
       </section>
       ${row.dead_letter && html`<section><h2>${words.deadLetter}</h2><${Json} of=${row.dead_letter} label=${words.deadLetter} /></section>`}
       <section><h2>${words.story}</h2><ol class="story">${row.events.map((each, index) => html`<li key=${`${each.shard}-${each.sequence}`}>
-        <span class="when"><${Time} at=${each.at} plain /></span><${State} of=${each.kind} />
+        <span class="when"><${Time} at=${each.at} plain exact /></span><${State} of=${each.kind} />
         <span class="what">${visible(row.story[index] ?? "")} <span class="quiet">${visible(each.broker)} ${each.version}</span></span>
         ${each.detail.endpoint && each.detail.attempt && may("endpoint", "", each.detail.endpoint) && html`<a href=${link(`endpoints/${segment(each.detail.endpoint)}`, { message: raw })}>${words.attemptsThere}</a>`}
         ${Object.keys(each.detail).length > 0 && html`<details><summary>${text.details}</summary><${Json} of=${each.detail} label=${text.details} /></details>`}

@@ -1,7 +1,7 @@
 // What is wrong, at a glance, and what happened in the last day.
 
 import { Fragment, html, number, short, useMemo, visible } from "./base.js";
-import { get, may, usePoll } from "./api.js";
+import { get, isAdmin, may, usePoll } from "./api.js";
 import { link, viewOf } from "./route.js";
 import { Chart, Name, Same, State, Staleness, Time, View } from "./parts.js";
 import { text } from "./text.js";
@@ -20,7 +20,7 @@ export function Overview() {
   return html`<${View} title=${words.title} feed=${feed}>
     ${found && html`<${Fragment}>
       <section class=${`verdict ${bad ? "bad" : wrong.length ? "warn" : "good"}`} role="status">
-        <strong>${bad ? words.bad(bad) : wrong.length ? words.warn(wrong.length) : words.good}</strong>
+        <strong>${bad ? words.bad(bad) : wrong.length ? words.warn(wrong.length) : isAdmin() ? words.good : words.goodSeen}</strong>
       </section>
       ${wrong.length > 0 && html`<ul class="troubles">${wrong.map((each) => html`<${Trouble} key=${`${each.path} ${each.code}`} of=${each} />`)}</ul>`}
       ${found.more && html`<p class="quiet">${words.more}</p>`}

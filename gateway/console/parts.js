@@ -15,11 +15,12 @@ export function Name({ of, title = true }) {
   return html`<bdi class="name" title=${title ? shown.slice(0, 1000) : undefined}>${shown}</bdi>`;
 }
 
-export function Time({ at, plain = false }) {
+// `exact`: to the millisecond, where things follow each other.
+export function Time({ at, plain = false, exact = false }) {
   if (!at) return html`<span class="quiet">–</span>`;
   const date = new Date(at);
   const ago = (now.value - date.getTime()) / 1000;
-  const shown = plain || Math.abs(ago) > 86400 ? localTime(date) : ago >= 0 ? text.ago(span(ago)) : text.in(span(-ago));
+  const shown = !plain && ago > -1 && ago < 1 ? text.justNow : plain || Math.abs(ago) > 86400 ? localTime(date) + (exact ? `.${String(date.getMilliseconds()).padStart(3, "0")}` : "") : ago >= 0 ? text.ago(span(ago)) : text.in(span(-ago));
   return html`<time dateTime=${at} title=${`${localTime(date)} · ${date.toISOString()} UTC`}>${shown}</time>`;
 }
 
@@ -82,7 +83,7 @@ export function View({ title, crumbs = [], actions, feed, children }) {
 export function Staleness({ data, error, at, reload }) {
   if (!error) return data === null ? html`<p class="quiet" role="status">${text.loading}</p>` : null;
   if (data === null) {
-    return html`<${Problem} error=${error} /><button onClick=${reload}>${text.again}</button>`;
+    return html`<${Problem} error=${error} /><p><button onClick=${reload}>${text.again}</button></p>`;
   }
   return html`<div class="problem stale-note" role="status">
     <strong>${text.staleSince(span((now.value - at) / 1000))}</strong> ${visible(error.message)}
@@ -218,7 +219,7 @@ function Confirm({ title, what, name, button, act, done }) {
           onInput=${(event) => setTyped(event.currentTarget.value)} /></label>`}
       <${Problem} error=${error} />
       <div class="buttons">
-        <button type="button" onClick=${() => { dialog.value = null; }}>${text.cancel}</button>
+        <button type="button" onClick=${() => { dialog.value = null; }}>${text.back}</button>
         <button class=${must ? "danger" : "primary"} disabled=${busy || typed !== must}>${busy ? text.working : button ?? title}</button>
       </div>
     </form>

@@ -19,6 +19,7 @@ export async function copied(row) {
     ...EMPTY, broker: row.broker, exchange: exchangeOf(row.exchange), routing_key: typeof row.routing_key === "string" ? row.routing_key : "",
     properties: Object.keys(properties).length ? JSON.stringify(properties, null, 2) : "",
     headers: headers && Object.keys(headers).length ? JSON.stringify(headers, null, 2) : "",
+    like: { id: row.id, body: false },
   };
   const owed = row.owed?.[0];
   if (owed) {
@@ -26,7 +27,7 @@ export async function copied(row) {
       const { data } = await request("GET", `/v1/deliveries/${owed.id}`);
       const message = data.message;
       if (message) {
-        draft.value = { ...draft.value, payload: typeof message.payload === "string" ? message.payload : JSON.stringify(message.payload), encoding: message.payload_encoding ?? "string" };
+        draft.value = { ...draft.value, payload: typeof message.payload === "string" ? message.payload : JSON.stringify(message.payload), encoding: message.payload_encoding ?? "string", like: { id: row.id, body: true } };
       }
     } catch { /* without its body, then */ }
   }
@@ -41,9 +42,10 @@ export function Publish() {
   const [error, setError] = useState(null);
   const [busy, setBusy] = useState(false);
   const given = Object.fromEntries(["broker", "exchange", "routing_key"].filter((name) => query.has(name)).map((name) => [name, query.get(name)]));
-  const form = { ...EMPTY, ...draft.value, ...(draft.value?.typed ? {} : given) };
+  const from = query.toString(); // what a link says of the place counts more than what was typed before the link was followed
+  const form = { ...EMPTY, ...draft.value, ...(draft.value?.typed && (from === "" || draft.value.from === from) ? {} : given) };
   form.broker ||= names[0] ?? "";
-  const set = (changes) => { draft.value = { ...form, ...changes, typed: true }; setResult(null); };
+  const set = (changes) => { draft.value = { ...form, ...changes, typed: true, from }; setResult(null); };
   const { body, wrong } = bodyOf(form);
   const path = `/v1/brokers/${segment(form.broker || "BROKER")}/exchanges/${segment(exchangeOf(form.exchange))}:publish`;
   const send = async (event) => {
@@ -64,6 +66,7 @@ export function Publish() {
     onInput=${(event) => set({ [name]: event.currentTarget.value })}></textarea>`;
   const cli = `gateway publish ${form.broker} ${exchangeOf(form.exchange)} '${form.routing_key}' '${form.payload.replace(/'/g, "'\\''").slice(0, 2000)}'${form.encoding === "base64" ? " --base64" : ""}${form.delay ? ` --delay ${form.delay}` : ""}`;
   return html`<${View} title=${words.title} actions=${html`<button onClick=${() => { draft.value = null; setResult(null); setError(null); go("publish"); }}>${words.clear}</button>`}>
+    ${form.like && html`<p class="note">${words.like} <a href=${link(`messages/${form.like.id}`)}><code>${visible(form.like.id)}</code></a>. ${form.like.body ? words.withBody : words.noBody}</p>`}
     <form class="edit" onSubmit=${send}>
       <div class="cols">
         ${field("broker", html`<select id="publish-broker" onChange=${(event) => set({ broker: event.currentTarget.value })}>
@@ -86,7 +89,7 @@ export function Publish() {
       <${Problem} error=${error} fields=${["/routing_key", "/payload", "/properties", "/headers", "/delay_seconds"]} />
       ${result && html`<div class="result" role="status"><${State} of=${result.status} />
         ${result.status === "scheduled" ? words.scheduled : result.routed ? (result.durable ? words.safe : words.confirmed) : words.unroutable}
-        · <a href=${link(result.status === "scheduled" ? "schedules" : `messages/${result.id}`)}>${result.status === "scheduled" ? text.nav.schedules : words.story}</a>
+        · <a href=${link(result.status === "scheduled" ? "schedules" : `messages/${result.id}`)}>${result.status === "scheduled" ? text.nav.schedules : words.story}</a>${" "}
         <code class="id">${result.id}</code></div>`}
       <div class="buttons"><button class="primary" disabled=${busy || !form.broker}>${busy ? text.working : form.delay > 0 ? words.later : words.send}</button></div>
     </form>

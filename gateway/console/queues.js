@@ -109,7 +109,7 @@ export function Queues() {
         options=${[["", text.all], ...seen.map((each) => [each, each])]} />
       <${Select} label=${words.sort} value=${sort} onChange=${(each) => filter({ sort: each })} options=${Object.entries(words.sorts)} />
       <span class="quiet">${found && text.shown(found.rows.length, found.total)}</span></div>
-    ${found && html`<${Sources} brokers=${found.brokers} />
+    ${found && html`${found.brokers.length > 0 && html`<${Sources} brokers=${found.brokers} />`}
       <${Table} label=${text.nav.queues} rows=${found.rows} keyOf=${keyOf} empty=${search ? text.nothingFound : words.none}
         open=${(row) => link(`queues/${segment(row.broker)}/${segment(row.name)}`)} columns=${[
           { title: text.queue, class: "grow", show: (row) => html`<${Name} of=${row.name} />` },
@@ -139,7 +139,7 @@ function Sources({ brokers }) {
     <summary>${words.sources(brokers.length, partial.length)}</summary>
     <ul class="plain">${brokers.map((each) => html`<li key=${each.name}><${Name} of=${each.name} />
       <span class=${`state ${each.partial ? "warn" : "good"}`}>${each.partial ? words.notAll : words.allOfIt}</span>
-      <span class="quiet">${words.source[each.source] ?? visible(each.source)}, ${words.asOf} <${Time} at=${each.as_of} /></span>
+      <span class="quiet">${words.source[each.source] ?? visible(each.source)}, ${words.asOf} <${Time} at=${each.as_of} /></span>${" "}
       ${each.reason && html`<span class="reason">${visible(each.reason)}</span>`}</li>`)}</ul></details>`;
 }
 
@@ -198,7 +198,7 @@ export function QueuePage({ rawBroker, raw }) {
       })}>${words.delete}</button>`}`}>
     ${row && html`
       <section class="tiles">
-        <div class="tile"><span class="quiet">${words.depth}</span><b class="num">${row.messages.toLocaleString("en")}</b><span class="quiet">${trend}</span></div>
+        <div class="tile"><span class="quiet">${words.ready}</span><b class="num">${row.messages.toLocaleString("en")}</b><span class="quiet">${trend}</span></div>
         <div class="tile"><span class="quiet">${words.consumers}</span><b class="num">${row.consumers}</b>
           ${row.consumers === 0 && row.messages > 0 ? html`<span class="state bad">${words.nobody}</span>` : html`<span class="quiet">${words.atBroker}</span>`}</div>
         <div class="tile"><span class="quiet">${words.gatewayConsumers}</span><b class="num">${own.length + takes.length}</b><span class="quiet">${words.ofGateway}</span></div>
@@ -244,10 +244,10 @@ function Holders({ path }) {
     ${found.reason && html`<p class="note">${visible(found.reason)}</p>`}</section>`;
 }
 
-const PLACES = { lease: "subscriptions", ledger_lease: "subscriptions", push: "subscriptions", subscription: "subscriptions", bridge: "bridges", tap: "taps" };
+const PLACES = { lease: "subscriptions", ledger_lease: "subscriptions", push: "subscriptions", subscription: "subscriptions", bridge: "bridges", tap: "taps", front: "fronts" };
 
 function holder(row) {
-  return PLACES[row.kind] ? link(`${PLACES[row.kind]}/${segment(row.name)}`) : link(route.value.path);
+  return PLACES[row.kind] ? link(`${PLACES[row.kind]}/${segment(row.name)}`) : null;
 }
 
 function rate(history) {
@@ -278,6 +278,7 @@ export function Declare({ kind }) {
       go(`${kind}/${segment(at)}/${segment(name)}`);
     } catch (failed) { setError(failed); }
   };
+  if (brokers.data && names.length === 0) return html`<${View} title=${about.declare}><${Empty}>${text.needs("broker:BROKER")}<//><//>`;
   return html`<${View} title=${about.declare} crumbs=${[kind === "queues" ? [text.nav.queues, "queues"] : [text.nav.brokers, "brokers"]]}>
     <form class="edit" onSubmit=${save}>
       <div class="field"><label for="declare-broker">${text.broker}</label><select id="declare-broker" onChange=${(event) => setBroker(event.currentTarget.value)}>

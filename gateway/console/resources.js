@@ -12,11 +12,13 @@ import { text } from "./text.js";
 
 const words = text.resources;
 
+const queueAt = (broker, name) => (name ? html`<a href=${link(`queues/${segment(broker)}/${segment(name)}`)}>${place(broker, name)}</a>` : place(broker, name));
 const place = (broker, name) => html`<${Name} of=${broker} /> <span class="quiet">·</span> <${Name} of=${name} />`;
 
 export const KINDS = {
   bridges: {
     one: "bridge",
+    scope: "admin",
     may: isAdmin,
     columns: [
       { title: text.name, show: (row) => html`<${Name} of=${row.name} />` },
@@ -29,7 +31,7 @@ export const KINDS = {
       { title: text.reason, class: "wide grow", show: (row) => visible(row.reason) },
     ],
     facts: (row) => [
-      [words.from, html`${place(row.settings.source.broker, row.settings.source.queue || row.settings.source.exchange)} <span class="quiet">${row.source_version}</span>`],
+      [words.from, html`${row.settings.source.queue ? queueAt(row.settings.source.broker, row.settings.source.queue) : place(row.settings.source.broker, row.settings.source.exchange)} <span class="quiet">${row.source_version}</span>`],
       [words.to, html`${place(row.settings.target.broker, row.settings.target.exchange || "amq.default")} <span class="quiet">${row.target_version}</span>`],
       [text.messages.filters.routing_key, row.settings.target.routing_key === null ? words.keyKept : html`<${Name} of=${row.settings.target.routing_key} />`],
       [words.rate, html`<${Num} value=${row.rate} />`], [words.lag, html`<${Num} value=${row.lag} unit="s" />`],
@@ -51,6 +53,7 @@ export const KINDS = {
   },
   endpoints: {
     one: "endpoint",
+    scope: "endpoint",
     may: (name = "") => may("endpoint", "", name),
     columns: [
       { title: text.name, show: (row) => html`<${Name} of=${row.name} />` },
@@ -85,6 +88,7 @@ export const KINDS = {
   },
   subscriptions: {
     one: "subscription",
+    scope: "subscribe",
     may: () => may("subscribe"),
     columns: [
       { title: text.name, show: (row) => html`<${Name} of=${row.name} />` },
@@ -117,6 +121,7 @@ export const KINDS = {
   },
   taps: {
     one: "tap",
+    scope: "admin",
     may: isAdmin,
     columns: [
       { title: text.name, show: (row) => html`<${Name} of=${row.name} />` },
@@ -127,7 +132,7 @@ export const KINDS = {
       { title: text.reason, class: "wide grow", show: (row) => visible(row.reason) },
     ],
     facts: (row) => [
-      [words.from, html`${place(row.settings.broker, row.queue)} <span class="quiet">${row.version}</span>`],
+      [words.from, html`${queueAt(row.settings.broker, row.queue)} <span class="quiet">${row.version}</span>`],
       [words.spooled, html`<${Num} value=${row.spooled} />`], [words.taken, html`<${Num} value=${row.taken} />`],
       [words.rate, html`<${Num} value=${row.rate} />`], [words.source, html`<${Num} value=${row.source_messages} />`],
       [words.inFlight, html`<${Num} value=${row.in_flight} />`], [words.octets, html`<${Num} value=${row.octets} unit="bytes" />`],
@@ -193,6 +198,11 @@ function slim(settings) {
 }
 
 export function Edit({ kind, raw }) {
+  if (KINDS[kind].may()) return html`<${Form} kind=${kind} raw=${raw} />`;
+  return html`<${View} title=${text.nav[kind]}><${Empty}>${text.needs(KINDS[kind].scope)}<//><//>`;
+}
+
+function Form({ kind, raw }) {
   const about = KINDS[kind];
   const isNew = raw === null;
   const path = isNew ? null : `/v1/${kind}/${raw}`;
@@ -223,7 +233,8 @@ export function Edit({ kind, raw }) {
     setBusy(false);
   };
   const fields = places(schema);
-  const choices = { broker: (brokers.data?.brokers ?? []).map((each) => each.name) };
+  const endpoints = usePoll(kind === "subscriptions" && may("endpoint") ? "/v1/endpoints?limit=1000" : null, 60_000);
+  const choices = { broker: (brokers.data?.brokers ?? []).map((each) => each.name), push: (endpoints.data?.endpoints ?? []).map((each) => each.name) };
   return html`<${View} title=${isNew ? words.create(about.one) : words.change(name)} crumbs=${[[text.nav[kind], kind]]}>
     <${Problem} error=${noSchema} />
     ${schema && found && html`<form class="edit" onSubmit=${save}>

@@ -37,7 +37,7 @@ export function ReplayPage({ raw }) {
   return html`<${View} title=${html`<${Name} of=${row?.id ?? raw} />`} crumbs=${[[text.nav.replays, "replays"]]} feed=${feed}
     actions=${row && !over && html`
       ${row.state === "paused" ? html`<${Action} label=${text.resources.resume} act=${() => verb("resume")} />` : html`<${Action} label=${text.resources.pause} act=${() => verb("pause")} />`}
-      <button class="danger" onClick=${() => ask({ title: replays.cancel, what: replays.cancelWhat, name: row.id, act: () => verb("cancel") })}>${replays.cancel}</button>`}>
+      <button class="danger" onClick=${() => ask({ title: replays.cancelThis, what: replays.cancelWhat, name: row.id, act: () => verb("cancel") })}>${replays.cancel}</button>`}>
     ${row && html`<p class="lead"><${State} of=${row.state} /> ${visible(row.reason)}</p>
       <progress max=${Math.max(row.total ?? row.found ?? 1, 1)} value=${done} aria-label=${replays.progress}></progress>
       <${Facts} rows=${[
@@ -76,7 +76,7 @@ export function Schedules() {
       { title: schedules.steer, show: (row) => html`
         ${row.state === "refused" && html`<${Action} tone="small" label=${schedules.retry} act=${async () => { await request("POST", `/v1/scheduled/${row.id}:retry`); feed.reload(); }} />`}
         ${row.state !== "refused" && html`<button class="small" onClick=${() => { dialog.value = html`<${Move} key=${row.id} row=${row} done=${feed.reload} />`; }}>${schedules.move}</button>`}${" "}
-        <button class="small danger" onClick=${() => ask({ title: schedules.cancel, what: schedules.cancelWhat, button: schedules.cancel,
+        <button class="small danger" onClick=${() => ask({ title: schedules.cancelThis, what: schedules.cancelWhat,
           act: async () => { await request("DELETE", `/v1/scheduled/${row.id}`); feed.reload(); return schedules.cancelled; } })}>${schedules.cancel}</button>` },
     ]} />`}
     <${Same} path=${path} cli=${`gateway scheduled list${state ? ` --state ${state}` : ""}`} />
@@ -149,8 +149,8 @@ export function Events() {
     onChange=${(event) => filter({ [name]: event.currentTarget.value })} /></label>`;
   return html`<${View} title=${text.nav.events}>
     <div class="bar filters">${["kind", "broker", "subscription", "endpoint", "bridge", "message"].map(input)}</div>
-    <p role="status"><${State} of=${state.of} /> ${visible(state.why)}
-      <span class="quiet">${events.since(number(count))}${state.of === "live" ? ` · ${events.heard(span((now.value - state.at) / 1000))}` : ""}</span></p>
+    <p role="status"><${State} of=${state.of} /> ${visible(state.why)}${" "}
+      <span class="quiet">${events.since(count)}${state.of === "live" ? ` · ${events.heard(span((now.value - state.at) / 1000))}` : ""}</span></p>
     <${Table} label=${text.nav.events} rows=${rows} empty=${may("history") ? events.none : text.needs("history")} keyOf=${(row) => `${row.shard}-${row.sequence}`}
       open=${(row) => link(`messages/${row.id}`)} columns=${[
         { title: text.time, show: (row) => html`<${Time} at=${row.at} plain />` },

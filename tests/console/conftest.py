@@ -6,6 +6,7 @@ import json
 import shutil
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -236,7 +237,14 @@ Open = Callable[..., Page]
 @pytest.fixture
 def open_console(browser: Browser, served: Served) -> Iterator[Open]:
     """``open_console("queues", client="root", width=1280, theme="light")``: a page, logged in."""
-    watched = Watched(served.url)
+    with console_at(browser, served.url) as opened:
+        yield opened
+
+
+@contextmanager
+def console_at(browser: Browser, url: str) -> Iterator[Open]:
+    """The same for the gateway at this address."""
+    watched = Watched(url)
     contexts: list[BrowserContext] = []
     pages: list[Page] = []
 
@@ -254,7 +262,7 @@ def open_console(browser: Browser, served: Served) -> Iterator[Open]:
         page.on("console", watched.console)
         page.on("pageerror", lambda error: watched.errors.append(str(error)))
         pages.append(page)
-        page.goto(f"{served.url}/console#/{path}")
+        page.goto(f"{url}/console#/{path}")
         if client:
             page.get_by_label("API key or token").fill(key_of(client))
             page.get_by_role("button", name="Log in").click()

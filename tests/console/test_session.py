@@ -39,6 +39,12 @@ def test_what_a_key_may_not_do_is_not_offered(open_console: Open, served: Served
     expect(page.locator(".actions").get_by_role("link", name="Publish")).to_have_count(0)
     page = open_console("keys", client="reader")
     expect(page.get_by_role("alert")).to_contain_text("lacks the scope admin")
+    expect(page.get_by_role("button", name="Make a key")).to_have_count(0)
+    page = open_console(client="publisher")
+    expect(page.locator(".verdict")).to_have_text("Everything that your key may see runs.")
+    for view, scope in (("bridges/new", "admin"), ("subscriptions/new", "subscribe"), ("queues/new", "broker:BROKER")):
+        page.goto(f"{served.url}/console#/{view}")
+        expect(page.locator("main .empty")).to_have_text(f"This needs the scope {scope}, which your key does not have.")
 
 
 def test_input_is_kept_while_one_logs_in_again(open_console: Open, served: Served) -> None:

@@ -109,6 +109,21 @@ def test_4_publishes_a_message_and_another_like_it(open_console: Open, served: S
     assert served.call("GET", f"/v1/brokers/{BROKER}/queues/typed")["messages"] == 2
 
 
+def test_4_a_link_to_publish_says_where_whatever_was_typed_before(open_console: Open, served: Served) -> None:
+    for name in ("first-place", "second-place"):
+        served.queue(name)
+    page = open_console(f"publish?broker={BROKER}&exchange=amq.default&routing_key=first-place")
+    page.get_by_label("Body", exact=True).fill("kept")
+    page.get_by_label("Routing key").fill("elsewhere")
+    page.evaluate(f"location.hash = '#/queues/{BROKER}/second-place'")
+    page.locator("main").get_by_role("link", name="Publish", exact=True).click()
+    expect(page.get_by_label("Routing key")).to_have_value("second-place")
+    expect(page.get_by_label("Body", exact=True)).to_have_value("kept")
+    page.get_by_label("Routing key").fill("elsewhere")
+    page.get_by_role("navigation", name="Views").get_by_role("link", name="Publish").click()
+    expect(page.get_by_label("Routing key")).to_have_value("elsewhere")
+
+
 def test_4_a_mistake_stands_beside_its_field(open_console: Open, served: Served) -> None:
     page = open_console(f"publish?broker={BROKER}&routing_key=nowhere-at-all")
     page.get_by_label("Body", exact=True).fill("kept")
@@ -130,6 +145,49 @@ def test_5_finds_a_message_by_its_publishers_id_and_by_its_own(open_console: Ope
     page.get_by_label("API key or token").fill(key_of("root"))
     page.get_by_role("button", name="Log in").click()
     expect(page.locator("tbody tr")).to_have_count(1)
+
+
+def test_5_a_publishers_uuid_is_not_taken_for_the_gateways_id(open_console: Open, served: Served) -> None:
+    served.queue("uuids")
+    foreign = "4f6d3c5e-7b1a-4c2d-9e8f-0a1b2c3d4e5f"
+    id = served.publish("uuids", "x", properties={"message_id": foreign})
+    page = open_console("messages")
+    find = page.get_by_label("Id of the gateway")
+    find.fill(id)
+    find.press("Enter")
+    expect(page.locator("h1")).to_have_text(id)
+    page.go_back()
+    find.fill(foreign)
+    find.press("Enter")
+    expect(page).to_have_url(re.compile(f"search\\?q={foreign}$"))
+    of_region(page, "Messages").locator("tbody a").click()
+    expect(page.locator("h1")).to_have_text(id)
+
+
+def test_5_a_time_is_typed_as_it_is_shown(open_console: Open, served: Served) -> None:
+    served.queue("timed")
+    served.publish("timed", "x")
+    page = open_console("messages?routing_key=timed")
+    page.get_by_label("Since").fill("2001-02-03 04:05")
+    page.get_by_label("Since").press("Enter")
+    expect(page).to_have_url(re.compile(r"since=2001-02-0\dT\d\d%3A05%3A00.000Z"))
+    expect(page.get_by_label("Since")).to_have_value("2001-02-03 04:05:00")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    page.locator("summary", has_text="More filters").click()
+    page.get_by_label("Until").fill("2001-02-04")
+    page.get_by_label("Until").press("Enter")
+    expect(page.locator("main .empty")).to_contain_text("No message matches.")
+
+
+def test_5_what_a_refused_filter_had_found_before_is_not_shown(open_console: Open, served: Served) -> None:
+    served.queue("asked")
+    served.publish("asked", "x")
+    page = open_console("messages?routing_key=asked")
+    expect(page.locator("tbody tr")).to_have_count(1)
+    page.get_by_label("Header").fill("no-such-header=1")
+    page.get_by_label("Header").press("Enter")
+    expect(page.get_by_role("alert")).to_contain_text("no-such-header")
+    expect(page.locator("tbody")).to_have_count(0)
 
 
 def test_5_searches_names_and_messages_in_one_box(open_console: Open, served: Served) -> None:
@@ -247,7 +305,7 @@ def test_7_a_job_is_cancelled(open_console: Open, served: Served) -> None:
     page = open_console("replays/slow-job")
     page.get_by_role("button", name="Cancel").click()
     page.get_by_label("To confirm, type").fill("slow-job")
-    page.locator("dialog").get_by_role("button", name="Cancel", exact=True).last.click()
+    page.locator("dialog").get_by_role("button", name="Cancel the replay").click()
     expect(page.locator(".lead")).to_contain_text("cancelled")
     assert dead_of(served, "slow") >= 1
 
@@ -288,6 +346,10 @@ def test_9_sees_an_endpoints_attempts_tests_it_and_rotates_its_key(open_console:
     page = open_console("endpoints/hook")
     page.get_by_role("button", name="Send a test").click()
     expect(page.locator(".result")).to_contain_text("204")
+    tops = page.locator(".actions > button, .actions > a").evaluate_all(
+        "all => all.map((each) => Math.round(each.getBoundingClientRect().top))"
+    )
+    assert len(set(tops)) == 1, "its buttons stay together"
     attempts = of_region(page, "Last attempts")
     expect(attempts).to_contain_text("delivered")
     expect(attempts.locator("tbody tr")).to_have_count(2)
@@ -330,7 +392,7 @@ def test_10_schedules_a_message_and_cancels_it(open_console: Open, served: Serve
     page.locator("dialog").get_by_role("button", name="Save").click()
     expect(row).to_contain_text(f"{then:%Y-%m-%d}")
     row.get_by_role("button", name="Cancel").click()
-    page.locator("dialog").get_by_role("button", name="Cancel").last.click()
+    page.locator("dialog").get_by_role("button", name="Cancel the message").click()
     expect(page.locator("tbody tr", has_text="later")).to_have_count(0)
 
 

@@ -40,19 +40,28 @@ def picture(page: Page, view: str, width: int, theme: str) -> None:
 def look(open_console: Open, served: Served, message: str, width: int, theme: str) -> list[str]:
     """Go through every view, and return what is wrong. ``message``: the id of one."""
     page = open_console(width=width, height={390: 844, 1280: 860, 2560: 1440}[width], theme=theme)
+    return look_at(page, served.url, message, width, theme)
+
+
+def look_at(page: Page, url: str, message: str, width: int, theme: str, state: str = "") -> list[str]:
+    """Go through every view of a page that is logged in, and return what is wrong. ``state``: what its pictures are
+    called; with one, a view may have less than usual.
+    """
     page.mouse.move(1, 1)  # nothing is lit up as under a pointer
     axe = Axe()
     wrong: list[str] = []
     for view in VIEWS:
-        page.goto(f"{served.url}/console#/{view.format(id=message)}")
+        page.goto(f"{url}/console#/{view.format(id=message)}")
         expect(page.locator("main .quiet", has_text="Loading…")).to_have_count(0)
-        if view in FORMS:
+        if view in FORMS and not state:
             page.locator(FORMS[view]).wait_for()
         page.wait_for_timeout(150)
-        picture(page, view, width, theme)
+        picture(page, f"{state}-{view}" if state else view, width, theme)
         over = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         if over > 0:
             wrong.append(f"{view}: {over} pixels wider than the window")
+        if not page.locator("main h1").inner_text():
+            wrong.append(f"{view}: it has no title")
         options = {"runOnly": {"type": "tag", "values": TAGS}}
         found = axe.run(page, options=options).response["violations"]
         wrong += [f"{view}: {each['id']}: {each['nodes'][0]['html'][:200]}" for each in found]
