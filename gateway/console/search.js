@@ -14,17 +14,18 @@ const pathOf = (sought, kinds) => `/v1/search?${new URLSearchParams([["q", sough
 export function Found() {
   const sought = (route.value.query.get("q") ?? "").trim();
   const [typed, setTyped] = useState(sought);
+  const [asked, setAsked] = useState(0); // how often somebody pressed Enter: what came meanwhile is found, too
   useEffect(() => document.querySelector("main [data-search]")?.focus(), []);
   return html`<${View} title=${words.title}>
-    <form class="bar" onSubmit=${(event) => { event.preventDefault(); filter({ q: typed.trim() }); }}>
+    <form class="bar" onSubmit=${(event) => { event.preventDefault(); filter({ q: typed.trim() }); setAsked(asked + 1); }}>
       <${Search} label=${words.find} placeholder=${words.hint} value=${typed} onInput=${setTyped} /><button>${text.messages.open}</button></form>
-    ${sought === "" ? html`<${Empty}>${words.what}<//>` : html`<${Answer} key=${sought} sought=${sought} />`}
+    ${sought === "" ? html`<${Empty}>${words.what}<//>` : html`<${Answer} key=${`${sought} ${asked}`} sought=${sought} />`}
     <${Same} path=${`/v1/search?${new URLSearchParams({ q: sought })}`} cli=${`gateway search ${JSON.stringify(sought)}`} />
   <//>`;
 }
 
 function Answer({ sought }) {
-  const ofNames = usePoll(pathOf(sought, OF_NAMES), 60_000); // they do not wait for the search of messages, which takes longer
+  const ofNames = usePoll(pathOf(sought, OF_NAMES)); // they do not wait for the search of messages, which takes longer
   const ofMessages = usePoll(pathOf(sought, OF_MESSAGES), 60_000);
   const [more, setMore] = useState({}); // kind -> the rows of further pages, and how its search stands since
   const answers = [ofNames.data, ofMessages.data].filter(Boolean);

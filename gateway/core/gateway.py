@@ -118,9 +118,9 @@ class Gateway:
         self.subscriptions.on_change.append(self._subscription_changed)
         self.peers.listen(SUBSCRIPTION, self._subscription_changed_elsewhere)
         self._declaring = Tasks("declare queues")
-        self.topology = Topology(ledger, self._publisher, self.broker)
         self.inventory = Inventory(self.brokers)
         """The queues of every broker."""
+        self.topology = Topology(ledger, self._publisher, self.broker, self.inventory.changed)
         self.inventory.sources += [partial(self.topology.all_queues, self.brokers), self.subscriptions.queues]
         self.looker = Looker(self.inventory, self.brokers)
         """Shows what is in a queue."""

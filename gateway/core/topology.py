@@ -55,10 +55,14 @@ class BindingPlace:
 class Topology:
     """What may be asked and changed of a broker's queues, exchanges and bindings."""
 
-    def __init__(self, ledger: Ledger, publisher: Publisher, find: Callable[[str], Upstream]) -> None:
+    def __init__(
+        self, ledger: Ledger, publisher: Publisher, find: Callable[[str], Upstream], changed: Callable[[str], None]
+    ) -> None:
+        """``changed``: called with the name of a broker where a queue was made or deleted."""
         self._ledger = ledger
         self._publisher = publisher
         self._find = find
+        self._changed = changed
 
     # ------------------------------------------------------------------------------------------- queues
 
@@ -81,6 +85,8 @@ class Topology:
         await upstream.declare_queue(queue, durable=durable, auto_delete=auto_delete, arguments=arguments)
         self._publisher.know_queue(broker, queue, durable)
         await self._remember(QUEUE, broker, queue, spec)
+        if created:
+            self._changed(broker)
         return DeclarationOutcome(created)
 
     async def queue(self, broker: str, queue: str) -> tuple[QueueInfo, dict[str, Any]]:
@@ -101,6 +107,7 @@ class Topology:
         await upstream.query_queue(queue)
         count = await upstream.delete_queue(queue, if_unused=if_unused, if_empty=if_empty)
         await self._forget_queue(broker, queue)
+        self._changed(broker)
         return count
 
     async def purge_queue(self, broker: str, queue: str) -> int | None:

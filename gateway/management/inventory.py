@@ -74,6 +74,12 @@ class _Entry:
     asked_at: float = 0.0
     """When somebody asked last, by the monotonic clock."""
     reading: asyncio.Task[None] | None = None
+    changes: int = 0
+    """How often a queue was made or deleted through the gateway."""
+    begun: int = 0
+    """Of these, how many there had been when the last reading began."""
+    seen: int = 0
+    """And when the reading that gave ``queues`` began."""
     good_until: float = 0.0
     """Until when the rows of a management API are shown although later readings fail."""
 
@@ -84,6 +90,8 @@ class _Known:
 
     names: Mapping[str, Collection[str]] = field(default_factory=dict)
     read_at: float = -KEPT_SECONDS
+    changes: int = 0
+    """How many changes there had been when the reading began."""
 
 
 class Inventory:
@@ -100,6 +108,8 @@ class Inventory:
         """Addresses and ports that this process listens on."""
         self._entries: dict[str, _Entry] = {}
         self._known = _Known()
+        self._changes = 0
+        """How often a queue was made or deleted through the gateway, at any broker."""
         self._turn = asyncio.Semaphore(READ_AT_ONCE)
         self._knowing = asyncio.Lock()
         self._tasks = Tasks("queue inventory")
@@ -124,11 +134,14 @@ class Inventory:
                 entry.reading.cancel()
             entry = self._entries[name] = _Entry(upstream)
         entry.asked_at = now
-        if entry.queues is not None and now - entry.read_at <= kept_seconds:
+        until = now + wait_seconds
+        if entry.reading is not None and entry.begun < entry.changes:  # it may have passed what has changed
+            await asyncio.wait([entry.reading], timeout=wait_seconds)
+        if entry.queues is not None and entry.seen == entry.changes and now - entry.read_at <= kept_seconds:
             return entry.queues
         reading = entry.reading or self._tasks.start(self._refresh(name, entry), name=f"queues of {name}")
         entry.reading = reading
-        await asyncio.wait([reading], timeout=wait_seconds)
+        await asyncio.wait([reading], timeout=max(0.0, until - clock.monotonic()))
         if entry.queues is None:
             source: Source = "management" if upstream.settings.management else "amqp"
             return BrokerQueues(source, [], f"The broker has not answered within {wait_seconds:g} s. Ask again.")
@@ -136,6 +149,12 @@ class Inventory:
             late = f"The broker has not answered within {wait_seconds:g} s: {_as_it_was(entry.queues.as_of)}"
             return msgspec.structs.replace(entry.queues, reason=late)
         return entry.queues
+
+    def changed(self, name: str) -> None:
+        """Have the queues of a broker read again when somebody asks next: one was made or deleted."""
+        self._changes += 1
+        for each, entry in self._entries.items():
+            entry.changes += each == name or (self.is_embedded(each) and self.is_embedded(name))
 
     def is_embedded(self, name: str) -> bool:
         """Whether a broker of that name is the embedded one."""
@@ -178,9 +197,11 @@ class Inventory:
 
     async def _refresh(self, name: str, entry: _Entry) -> None:
         """Read once."""
+        begun = entry.begun = entry.changes
         try:
             entry.queues = await self._read(name, entry)
         finally:
+            entry.seen = begun
             entry.read_at = clock.monotonic()
             entry.reading = None
 
@@ -252,12 +273,13 @@ class Inventory:
 
     async def _known_queues(self) -> Mapping[str, Collection[str]]:
         async with self._knowing:
-            if clock.monotonic() - self._known.read_at >= KEPT_SECONDS:
+            changes = self._changes
+            if self._known.changes < changes or clock.monotonic() - self._known.read_at >= KEPT_SECONDS:
                 found: defaultdict[str, set[str]] = defaultdict(set)
                 for source in self.sources:
                     for broker, queue in await source():
                         found[broker].add(queue)
-                self._known = _Known(found, clock.monotonic())
+                self._known = _Known(found, clock.monotonic(), changes)
             return self._known.names
 
 

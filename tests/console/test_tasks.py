@@ -227,6 +227,19 @@ def test_5_searches_names_and_messages_in_one_box(open_console: Open, served: Se
     expect(page.locator("h1")).to_have_text(id)
 
 
+def test_5_what_comes_while_a_search_is_open_is_found(open_console: Open, served: Served) -> None:
+    page = open_console("search?q=late-comer")
+    names = of_region(page, "Names")
+    expect(page.locator("main")).to_contain_text("No name contains it.")
+    served.queue("late-comer")
+    expect(names.locator("tbody a", has_text="late-comer")).to_be_visible()
+    messages = of_region(page, "Messages")
+    expect(messages.locator("tbody tr")).to_have_count(0)
+    served.publish("late-comer", "x")
+    page.get_by_label("Search everything").press("Enter")
+    expect(messages.locator("tbody tr")).to_have_count(1)
+
+
 def test_5_a_search_says_what_the_key_may_not_list(open_console: Open, served: Served) -> None:
     page = open_console("search?q=no-such-thing", client="reader")
     expect(page.locator("details.more")).to_contain_text("Bridge: Your credential lacks the scope admin.")
@@ -300,7 +313,7 @@ def test_7_deleting_all_needs_the_name_and_is_a_job(open_console: Open, served: 
 
 def test_7_a_job_is_cancelled(open_console: Open, served: Served) -> None:
     served.dead_letters("slow", 3)
-    body = {"id": "slow-job", "source": {"deliveries": {"subscription": "slow"}}, "rate": 0.2}
+    body = {"id": "slow-job", "source": {"deliveries": {"subscription": "slow"}}, "rate": 0.02}
     served.call("POST", "/v1/replays", body)
     page = open_console("replays/slow-job")
     page.get_by_role("button", name="Cancel").click()

@@ -98,6 +98,38 @@ async def test_a_list_is_read_again_after_some_seconds(serve: Serve, monkeypatch
     assert first["brokers"][0]["as_of"] < second["brokers"][0]["as_of"]
 
 
+async def test_a_queue_is_listed_and_found_as_soon_as_it_was_made_through_the_gateway(
+    serve: Serve, unique_name: Callable[[str], str]
+) -> None:
+    """Under each name of the broker, and although the list was read a moment before."""
+    async with serve({"embedded.enabled": True}) as (_, client):
+        for number, broker in enumerate(("local-0-9-1", "local-0-10")):
+            queue = unique_name(f"new-{number}")
+            path = f"/v1/brokers/{broker}/queues/{queue}"
+            for there in (False, True, False):
+                found = await read(client, "/v1/search", q=queue, kind="queue")
+                rows = await read(client, search=queue, broker="local-0-10")
+                assert (len(found["found"]), rows["total"]) == (there, there)
+                if there:
+                    assert (await client.delete(path)).is_success
+                else:
+                    assert (await client.put(path, json={})).status_code == 201
+
+
+async def test_a_reading_that_began_before_a_change_does_not_count(serve: Serve) -> None:
+    rows = ROWS[:1]
+    async with management(fake.rabbitmq(rows)) as server, serve(of(shop=server.url)) as (app, client):
+        server.pause = 0.5
+        before = asyncio.create_task(read(client))
+        await asyncio.sleep(0.2)
+        app.gateway.inventory.changed("shop")
+        server.answer = fake.rabbitmq(ROWS[:2])
+        after = await asyncio.gather(*(read(client) for _ in range(5)))
+        assert (await before)["total"] in (1, 2)
+        assert [each["total"] for each in after] == [2] * 5
+        assert len(server.asked) == 2, "one reading more, however many ask"
+
+
 async def test_a_slow_broker_holds_nobody_up(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inventory, "WAIT_SECONDS", 0.5)
     monkeypatch.setattr(inventory, "KEPT_SECONDS", 0.0)
