@@ -66,7 +66,7 @@ export function ReplayWindow({ name }) {
     } catch (failed) { setError(failed); }
   };
   return html`<section><h2>${words.replay}</h2><p class="quiet">${words.replayWhat}</p>
-    <div class="row"><${Select} label=${text.messages.filters.since} value=${since} onChange=${(each) => { setSince(each); setPreview(null); }}
+    <div class="bar"><${Select} label=${text.messages.filters.since} value=${since} onChange=${(each) => { setSince(each); setPreview(null); }}
       options=${[["10m", text.last("10 min")], ["1h", text.last("1 h")], ["6h", text.last("6 h")], ["1d", text.last("1 d")]]} />
       <button onClick=${() => run(true)}>${text.dryRun}</button>
       ${preview && html`<button class="primary" onClick=${() => run(false)}>${words.replayStart}</button>`}</div>

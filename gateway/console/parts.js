@@ -355,5 +355,5 @@ export function Chart({ times, series, label }) {
     watch.observe(box.current);
     return () => { watch.disconnect(); plot.destroy(); };
   }, [JSON.stringify([times, series])]);
-  return html`<div class="chart" ref=${box} role="img" aria-label=${label}></div>`;
+  return html`<div class="chart" role="img" aria-label=${label}><div ref=${box}></div></div>`;
 }

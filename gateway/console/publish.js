@@ -87,9 +87,9 @@ export function Publish() {
         ${field("headers", area("headers", 4, '{"region": "eu", "small": {"type": "int8", "value": 3}}'))}
       </div>
       <${Problem} error=${error} fields=${["/routing_key", "/payload", "/properties", "/headers", "/delay_seconds"]} />
-      ${result && html`<div class="result" role="status"><${State} of=${result.status} />
-        ${result.status === "scheduled" ? words.scheduled : result.routed ? (result.durable ? words.safe : words.confirmed) : words.unroutable}
-        · <a href=${link(result.status === "scheduled" ? "schedules" : `messages/${result.id}`)}>${result.status === "scheduled" ? text.nav.schedules : words.story}</a>${" "}
+      ${result && html`<div class="result" role="status"><${State} of=${result.status} />${" "}
+        ${result.status === "scheduled" ? words.scheduled : result.routed ? (result.durable ? words.safe : words.confirmed) : words.unroutable}${" · "}
+        <a href=${link(result.status === "scheduled" ? "schedules" : `messages/${result.id}`)}>${result.status === "scheduled" ? text.nav.schedules : words.story}</a>${" "}
         <code class="id">${result.id}</code></div>`}
       <div class="buttons"><button class="primary" disabled=${busy || !form.broker}>${busy ? text.working : form.delay > 0 ? words.later : words.send}</button></div>
     </form>

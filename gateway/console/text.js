@@ -55,7 +55,7 @@ export const text = {
     waiting: "Waiting", messages: "messages", perSecondHour: "a second, in the last hour", more: "There is more than is shown here.",
     none: "none yet", allWell: "all run", notWell: (count) => `${count} not running`, allTaken: "all well", notTaken: (count) => `${count} without a consumer`, bridged: "Bridged", perSecond: "messages a second",
     hours: "The last 24 hours", published: "Published", delivered: "Delivered", forwarded: "Forwarded by bridges", failures: "Went wrong",
-    nothingYet: "Nothing happened in the last 24 hours.",
+    nothingYet: "Nothing of the last 24 hours is counted yet.",
   },
   queues: {
     noBrokers: "There are no brokers that your key may see.", version: "AMQP", product: "Product", address: "Address", pending: "Unconfirmed", leases: "Leased",
