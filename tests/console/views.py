@@ -23,6 +23,8 @@ VIEWS = (
 )  # fmt: skip
 FORMS = {"bridges/new": "#field-source-queue", "exchanges/new": "#field-type", "queues/new": "details.more"}
 """View -> a part of its form, which comes last."""
+HEIGHTS = {390: 844, 1280: 860, 2560: 1440}
+"""Width of a window -> its height, in pixels."""
 TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 
 
@@ -39,7 +41,7 @@ def picture(page: Page, view: str, width: int, theme: str) -> None:
 
 def look(open_console: Open, served: Served, message: str, width: int, theme: str) -> list[str]:
     """Go through every view, and return what is wrong. ``message``: the id of one."""
-    page = open_console(width=width, height={390: 844, 1280: 860, 2560: 1440}[width], theme=theme)
+    page = open_console(width=width, height=HEIGHTS[width], theme=theme)
     return look_at(page, served.url, message, width, theme)
 
 
