@@ -1,6 +1,6 @@
 // The public API as the console asks it. The credential is in this module's memory and nowhere else.
 
-import { signal, useState, useEffect, useRef } from "./base.js";
+import { heardOf, signal, useState, useEffect, useRef } from "./base.js";
 import { text } from "./text.js";
 
 const PATIENCE = 30_000; // milliseconds
@@ -31,6 +31,7 @@ export async function request(method, path, { body, etag, accept, signal: stop }
     ...(accept ? { accept } : {}),
   });
   let answer;
+  const asked = Date.now();
   try {
     answer = await fetch(path, {
       method, headers, credentials: "same-origin", cache: "no-store", redirect: "error", referrerPolicy: "no-referrer",
@@ -42,6 +43,7 @@ export async function request(method, path, { body, etag, accept, signal: stop }
     const code = error.name === "TimeoutError" ? "timeout" : "network";
     throw new ApiError({ code, title: text.problems[code], detail: text.problems[code], errors: [] });
   }
+  heardOf(answer.headers.get("date"), asked);
   const content = await answer.text();
   let data = null;
   if (content) {

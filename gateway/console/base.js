@@ -10,6 +10,17 @@ export { html, render, Fragment, useState, useEffect, useRef, useMemo, useCallba
 export const now = signal(Date.now());
 setInterval(() => { if (!document.hidden) now.value = Date.now(); }, 1000);
 
+export const skew = signal(0); // milliseconds by which the gateway's clock is ahead of this browser's; 0: about the same
+const SKEW_LEAST = 5000; // milliseconds: the gateway tells whole seconds, and an answer takes a while
+
+// What an answer says of the gateway's clock: ages count by that one, since all times come from there.
+export function heardOf(date, asked) {
+  const ahead = Date.parse(date) + 500 - (asked + Date.now()) / 2;
+  if (Number.isNaN(ahead)) return;
+  const found = Math.abs(ahead) < SKEW_LEAST ? 0 : ahead;
+  if (Math.abs(found - skew.value) >= SKEW_LEAST) skew.value = found;
+}
+
 // Characters that a reader would not see, or that would move others about: controls, bidi marks, zero widths.
 // eslint-disable-next-line no-control-regex
 const HIDDEN = /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g;

@@ -1,6 +1,6 @@
 // The frame of the console: login, navigation, theme, keys, and which view belongs to an address.
 
-import { Fragment, computed, effect, html, now, render, signal, span, useEffect, useRef, useState, visible } from "./base.js";
+import { Fragment, computed, effect, html, now, render, signal, skew, span, useEffect, useRef, useState, visible } from "./base.js";
 import { begin, epoch, feeds, isAdmin, leave, may, mayPublish, paused, scopes, session } from "./api.js";
 import { Login, returned } from "./login.js";
 import { go, link, route } from "./route.js";
@@ -126,6 +126,7 @@ function Frame() {
           <a href=${link(to)} aria-current=${place.value === to ? "page" : undefined}><span>${text.nav[to || "overview"]}</span><kbd aria-hidden="true">g ${letter}</kbd></a></li>`)}</ul></div>`;
       })}
       ${caller && html`<p class="quiet me"><${Name} of=${caller.name} /><br />${text.version(caller.version)}</p>`}
+      ${caller && skew.value !== 0 && html`<p class="quiet me clock">${text.clock(span(Math.abs(skew.value) / 1000))}</p>`}
     </nav>
     <main id="main" ref=${main} tabindex="-1">
       ${state === "away" && html`<div class="problem" role="alert"><strong>${text.away}</strong> ${visible(session.value.problem)} <button onClick=${() => begin()}>${text.again}</button></div>`}

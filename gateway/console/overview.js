@@ -1,6 +1,6 @@
 // What is wrong, at a glance, and what happened in the last day.
 
-import { Fragment, html, number, short, useMemo, visible } from "./base.js";
+import { Fragment, html, number, short, skew, useMemo, visible } from "./base.js";
 import { get, isAdmin, may, usePoll } from "./api.js";
 import { link, viewOf } from "./route.js";
 import { Chart, Name, Same, State, Staleness, Time, View } from "./parts.js";
@@ -12,7 +12,7 @@ const TILES = new Set(["brokers", "queues", "bridges", "endpoints", "subscriptio
 
 export function Overview() {
   const feed = usePoll("/v1/overview", 5000, get);
-  const since = useMemo(() => new Date(Math.floor(Date.now() / 3_600_000) * 3_600_000 - (HOURS - 1) * 3_600_000).toISOString(), []);
+  const since = useMemo(() => new Date(Math.floor((Date.now() + skew.value) / 3_600_000) * 3_600_000 - (HOURS - 1) * 3_600_000).toISOString(), [skew.value]);
   const counts = usePoll(may("history") ? `/v1/statistics?by=kind&limit=1000&since=${since}` : null, 15_000);
   const found = feed.data;
   const wrong = found?.troubles ?? [];

@@ -1,7 +1,7 @@
 // The pieces that views are made of: tables, times, states, dialogs, and what says the same on a command line.
 
 import {
-  bytes, html, localTime, nameText, now, number, quoted, signal, span, useEffect, useMemo, useRef, useState, visible,
+  bytes, html, localTime, nameText, now, number, quoted, signal, skew, span, useEffect, useMemo, useRef, useState, visible,
 } from "./base.js";
 import { link } from "./route.js";
 import { text } from "./text.js";
@@ -19,7 +19,7 @@ export function Name({ of, title = true }) {
 export function Time({ at, plain = false, exact = false }) {
   if (!at) return html`<span class="quiet">–</span>`;
   const date = new Date(at);
-  const ago = (now.value - date.getTime()) / 1000;
+  const ago = (now.value + skew.value - date.getTime()) / 1000;
   const shown = !plain && ago > -1 && ago < 1 ? text.justNow : plain || Math.abs(ago) > 86400 ? localTime(date) + (exact ? `.${String(date.getMilliseconds()).padStart(3, "0")}` : "") : ago >= 0 ? text.ago(span(ago)) : text.in(span(-ago));
   return html`<time dateTime=${at} title=${`${localTime(date)} · ${date.toISOString()} UTC`}>${shown}</time>`;
 }

@@ -18,6 +18,7 @@ export const text = {
   done: "Done.", working: "Working…", loading: "Loading…", dryRun: "Dry run", same: "The same with curl, the command line or TOML",
   more: (count) => `More settings (${count})`, moreFilters: (count) => `More filters (${count})`, last: (span) => `the last ${span}`,
   ago: (span) => `${span} ago`, justNow: "just now", in: (span) => `in ${span}`, version: (version) => `Version ${version}`,
+  clock: (span) => `The clock of this browser is ${span} off. Ages count by the gateway's.`,
   shown: (shown, all) => (shown === all ? many(all, "row") : `${shown.toLocaleString("en")} of ${many(all, "row")}`),
   nothingFound: "Nothing matches the filter.",
   needs: (scope) => `This needs the scope ${scope}, which your key does not have.`,

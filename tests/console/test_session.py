@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime, timedelta
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.console.conftest import BROKER, Open, Served, key_of
@@ -61,6 +63,21 @@ def test_input_is_kept_while_one_logs_in_again(open_console: Open, served: Serve
     page.get_by_role("button", name="Log in").click()
     expect(page.locator("dialog")).to_have_count(0)
     expect(page.get_by_label("Body", exact=True)).to_have_value("a long letter")
+
+
+@pytest.mark.parametrize("hours", [-3, 3])
+def test_ages_count_by_the_clock_of_the_gateway(open_console: Open, served: Served, hours: int) -> None:
+    served.queue("dated")
+    id = served.publish("dated", "x")
+    page = open_console("messages", client="")
+    page.clock.set_system_time(datetime.now(UTC) + timedelta(hours=hours))
+    page.get_by_label("API key or token").fill(key_of("root"))
+    page.get_by_role("button", name="Log in").click()
+    row = page.locator("tbody tr").first
+    expect(row).to_contain_text(re.compile("just now|[0-9] s ago"))
+    expect(page.locator(".clock")).to_contain_text("off. Ages count by the gateway's.")
+    row.get_by_role("link").click()
+    expect(page.locator("h1")).to_have_text(id)
 
 
 def test_numbers_that_stopped_say_so(open_console: Open) -> None:
