@@ -8,7 +8,9 @@ Message number ``n`` is a function of ``n`` and a seed. What happens to it is on
 from __future__ import annotations
 
 import hashlib
+import os
 import random
+import shutil
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
@@ -188,6 +190,20 @@ def sqlite(folder: Path, count: int) -> str:
     return f"sqlite:///{path}"
 
 
+def sqlite_copy(url: str) -> str:
+    """The URL of a copy of this ledger, for a run that writes to it."""
+    path = Path(url.removeprefix("sqlite:///"))
+    copy = path.with_name("written.db")
+    for each in path.parent.glob(f"{copy.name}*"):
+        each.unlink()
+    shutil.copyfile(path, copy)
+    copy.chmod(0o600)
+    descriptor = os.open(copy, os.O_RDONLY)
+    os.fsync(descriptor)  # the system forgets only what is on the disk
+    os.close(descriptor)
+    return f"sqlite:///{copy}"
+
+
 class KeptPostgreSQL(PostgreSQL):
     """A server whose folder stays."""
 
@@ -221,6 +237,15 @@ def postgresql(server: PostgreSQL, count: int) -> str:
             connection.execute("VACUUM ANALYZE")
         server.execute(f'ALTER DATABASE "{name}_part" RENAME TO "{name}"')
     return server.url(virtual_host=name)
+
+
+def postgresql_copy(server: PostgreSQL, url: str) -> str:
+    """The same on this server."""
+    name = sa.make_url(url).database
+    server.execute('DROP DATABASE IF EXISTS "written"')
+    server.execute(f'CREATE DATABASE "written" TEMPLATE "{name}"')
+    server.execute("CHECKPOINT")
+    return server.url(virtual_host="written")
 
 
 def _line(row: tuple[Any, ...]) -> str:
