@@ -103,7 +103,10 @@ class Table:
         print(checker.table(run.rows(), self._columns), self._notes[-1], sep="\n", file=sys.stderr, flush=True)
 
     def end(self) -> int:
-        """Print the table. Returns the exit status."""
+        """Print the table. Returns the exit status: 1 where a row failed, or none was run."""
+        if not self._notes and not self._failed:
+            print("FAILED: no row was run; --list shows on which brokers each of them is")
+            return 1
         print(checker.table(self._lines, self._columns), "", *self._notes, sep="\n")
         for name in self._failed:
             print(f"FAILED: {name}")

@@ -148,7 +148,9 @@ def judge(mutant: Mutant, tree: Tree, known: Chooser, most: float) -> Judgement:
     test = tree.failed(report)
     if not test:  # the package cannot even be imported
         said = tree.said()
-        verdict = Verdict.KILLED if status != TESTS_FAILED else Verdict.UNCLEAR
+        verdict = Verdict.UNCLEAR
+        if status != TESTS_FAILED and tree.pytest(chosen, allowed) == 0:  # else it is no doing of the mutant's
+            verdict = Verdict.KILLED
         return Judgement(verdict, said[:200], time.monotonic() - began)
     clean = tree.pytest([test], 60.0 + 5 * known.seconds.get(test, 1.0))
     verdict = Verdict.KILLED if clean == 0 else Verdict.UNCLEAR

@@ -290,7 +290,7 @@ ROWS: Final = (
         times=(1, 20),
         settings=STORE,
     ),
-    Row("broker killed", broker_killed, (RABBIT,), (RABBIT, RABBIT_43, QPID), times=(1, 50)),
+    Row("broker killed", broker_killed, (RABBIT, QPID), (RABBIT, RABBIT_43, QPID), times=(1, 50)),
     Row("broker killed, store", broker_killed, (RABBIT,), (RABBIT,), times=(1, 10), settings=STORE),
     Row("broker paused", broker_paused, (RABBIT,), (RABBIT, QPID)),
     Row("broker paused, store", broker_paused, (), (RABBIT,), settings=STORE),
