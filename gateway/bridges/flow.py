@@ -224,7 +224,7 @@ class BridgeFlow:
 
     def arrive(self, delivery: Delivery) -> None:
         """A delivery; called on the loop."""
-        most = self.octets_max
+        most = self._part.bound(self._octets_max)
         if self.octets > 2 * most and not delivery.settled:
             self._overflowed = delivery.channel
         if self._overflowed is delivery.channel:  # and all that comes behind it, for the sake of order
@@ -591,10 +591,15 @@ class BridgeFlow:
         octets = 0
         for item in items:
             octets += item.size
-            self.deduplicator.landed(item)
-            self._gone(item.size, self._settle(item.delivery, Settlement.ACCEPT))
+            if item.key:
+                self.deduplicator.landed(item)
+            settled = self._settle(item.delivery, Settlement.ACCEPT)
+            if self.left is not None:
+                self._gone(item.size, settled)
             if item.losses:
                 self._lossy(item, now)
+        if self.left is None:
+            self._gone(octets, messages=len(items))
         self.done += len(items)
         self.done_octets += octets
         self._counts.forwarded(len(items), octets, now - items[0].delivery.at, now)
@@ -675,9 +680,10 @@ class BridgeFlow:
         self.deduplicator.landed(item)
         self._gone(item.size)
 
-    def _gone(self, octets: int, settled: bool = False) -> None:
-        """One that was held is not. ``settled``: its source was told that it is done; else it comes again."""
-        self.held -= 1
+    def _gone(self, octets: int, settled: bool = False, messages: int = 1) -> None:
+        """One that was held is not, or several of them, which nobody counts (:attr:`left`). ``settled``: its source was
+        told that it is done; else it comes again."""
+        self.held -= messages
         self.octets -= octets
         self._part.add(-octets)
         if not self.held:

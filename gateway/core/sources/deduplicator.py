@@ -241,7 +241,7 @@ class Deduplicator(Generic[C]):
     def is_doubtful(self, candidate: C) -> bool:
         """Whether a delivery may have been seen before; ask once for each, in the order of arrival."""
         channel = candidate.delivery.channel
-        if self._memory.begin(channel):
+        if channel is not self._channel and self._memory.begin(channel):
             self._channel = channel
             self._doubtful = self._first
             self._late.clear()
