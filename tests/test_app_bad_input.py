@@ -319,7 +319,7 @@ class TestFarEnds:
         assert ready.status_code == 200, ready.text
 
     async def check_one(self, client: httpx.AsyncClient, name: str, words: str) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while (found := (await client.get(f"/v1/brokers/{name}")).json())["state"] != "down":
                 await asyncio.sleep(0.25)
         assert re.search(words, found["reason"]), found
