@@ -6,11 +6,13 @@ import asyncio
 import atexit
 import gc
 import hashlib
+import logging
 import random
 import shutil
 import sys
 import tempfile
 import traceback
+import warnings
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
@@ -77,7 +79,6 @@ class Simulation:
         _empty(scene.folder)  # of a world that was cut off
         ENTERED.clear()
         gc.disable()
-        gc.freeze()
         try:
             with scene.seams.installed():
                 asyncio.set_event_loop(loop)
@@ -191,4 +192,21 @@ class Simulation:
 
 def simulate(world: World) -> Result:
     """Run a world, and judge it."""
-    return Simulation(world).run()
+    gc.freeze()  # what was there before it; nothing of it, which would then be there for good
+    result = Simulation(world).run()
+    _collect()
+    return result
+
+
+def _collect() -> None:
+    """Have nothing of a world left. Its killed processes could not end what they had begun, and nobody is to hear that
+    from their destructors."""
+    before, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            gc.collect()
+    finally:
+        logging.disable(logging.NOTSET)
+        sys.unraisablehook = before

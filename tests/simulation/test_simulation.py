@@ -129,3 +129,28 @@ def test_a_planted_defect_is_found(runs: Runs, name: str) -> None:
     found = re.search(line, defects, re.MULTILINE)
     assert found is not None, defects[-10_000:]
     assert f"replay with: python -m tests.simulation --seed {found[1]} --defect '{name}'" in defects.splitlines()
+
+
+def test_nothing_of_a_world_stays_in_memory() -> None:
+    code = """
+import weakref
+from tests.simulation import simulation
+from tests.simulation.worlds import draw
+
+scenes = []
+
+class Known(simulation.Scene):
+    def __init__(self, *given):
+        super().__init__(*given)
+        scenes.append(weakref.ref(self))
+
+simulation.Scene = Known
+for seed in (1, 2):
+    simulation.simulate(draw(seed))
+print(len(scenes), sum(scene() is not None for scene in scenes))
+"""
+    environ = {**os.environ, "PYTHONHASHSEED": "0"}
+    run = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=environ, capture_output=True, text=True, check=False
+    )
+    assert (run.stdout, run.stderr) == ("2 0\n", "")
