@@ -173,7 +173,7 @@ class Simulation:
             for node in self._nodes():
                 node.ready.clear()
             tasks.clear()
-            gc.collect()
+            _collect()
         finally:
             sys.unraisablehook = before
         asyncio.set_event_loop(None)
