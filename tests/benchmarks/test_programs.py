@@ -99,7 +99,7 @@ async def server(respond: Respond) -> AsyncIterator[dict[str, Any]]:
     job |= {
         "connections": 2,
         "seconds": 0.05,
-        "patience": 10.0,
+        "patience": 60.0,
         "login": False,
         "queue": "q",
         "size": 4,
