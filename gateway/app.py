@@ -84,7 +84,7 @@ from gateway.outbound import DEFAULT_OUTBOUND_LIMITS, BrokerGuard, GuardedTransp
 from gateway.reload import Reloads, Running
 from gateway.replays import Replays
 from gateway.runtime.clock import clock
-from gateway.runtime.threads import threads
+from gateway.runtime.threads import SWITCH_INTERVAL, threads
 from gateway.taps import TapSupervisor
 from gateway.transports.tls import ServerTls
 from gateway.upstreams import Upstream
@@ -107,10 +107,6 @@ CLOSE_TIMEOUT: Final = 4.0
 COLLECTOR: Final = (50_000, 20, 50)
 """Thresholds of the garbage collector. A batch makes ten objects per message that all live until it is answered; with
 the default of 700 the collector looks through them again and again, which was half of the price of a batch."""
-SWITCH_INTERVAL: Final = 0.001
-"""How long a thread keeps the interpreter's lock while another one waits for it, in seconds. The ledger's writer gives
-it up for every statement, and beside a busy event loop waits for it again as often; with the default of 5 ms ten
-callers got a third of the commits."""
 TICKS: Final = 10
 """Of uvicorn's in a second."""
 LOOPBACK: Final = ("127.0.0.0/8", "::1", "localhost")
@@ -254,6 +250,13 @@ async def run(
     return 0
 
 
+def prepare_interpreter() -> None:
+    """Set the collector and the switches between threads for a process that is a gateway. Call it after imports."""
+    gc.freeze()  # what is imported stays
+    gc.set_threshold(*COLLECTOR)
+    sys.setswitchinterval(SWITCH_INTERVAL)
+
+
 def serve(
     config: Config,
     ports_file: str | Path | None = None,
@@ -263,9 +266,7 @@ def serve(
     read: Callable[[], Config] | None = None,
 ) -> int:
     """:func:`run` on a loop of its own (uvloop where there is one), in a process of its own."""
-    gc.freeze()  # what is imported stays
-    gc.set_threshold(*COLLECTOR)
-    sys.setswitchinterval(SWITCH_INTERVAL)
+    prepare_interpreter()
     if sys.platform == "win32":
         return asyncio.run(run(config, ports_file, ready, migrate=migrate, read=read))
     import uvloop  # not on every platform

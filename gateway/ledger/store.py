@@ -220,6 +220,7 @@ class Ledger:
         self._readers = database.readers()
         self._commits = CommitCount(database.path) if database.path is not None else None
         self._pool = threads.pool(READERS, "ledger-reader")
+        self._guard = threads.guard()
         self._partitioned_day = 0
         self.disk = Disk(database.path, settings.disk_reserve)
         """How much room there is for what is new."""
@@ -257,6 +258,7 @@ class Ledger:
         await asyncio.gather(self._keeper, return_exceptions=True)
         await self._writer.close()
         await threads.run(self._pool.shutdown)
+        self._guard.close()
         self._readers.dispose()
         if self._commits is not None:
             self._commits.close()
@@ -574,7 +576,11 @@ class Ledger:
             except exc.DBAPIError as error:
                 raise unavailable(error) from error
 
-        return await threads.submit(self._pool, run)
+        self._guard.begin()
+        try:
+            return await threads.submit(self._pool, run)
+        finally:
+            self._guard.end()
 
     def _committed(self, seconds: float, lease: ShardLease, commits: int | None) -> None:
         if self._commits is not None and commits is not None:

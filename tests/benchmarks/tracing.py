@@ -26,7 +26,7 @@ from typing import Any, Final
 import uvloop
 
 from gateway.api.app import Api
-from gateway.app import COLLECTOR, running
+from gateway.app import prepare_interpreter, running
 from gateway.config import HttpSettings, load
 from gateway.tracing import OtlpForm, Tracer
 from tests.servers import KINDS, RabbitMQ310, started
@@ -92,7 +92,7 @@ async def main(url: str, blocks: int, block: int) -> None:
     found: dict[str, list[tuple[float, float]]] = {way: [] for way in WAYS}
     item = {"routing_key": QUEUE, "payload": "x" * 256}
     one, batch = json.dumps(item).encode(), json.dumps({"messages": [item] * BATCH}).encode()
-    gc.set_threshold(*COLLECTOR)
+    prepare_interpreter()
     async with AsyncExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="gateway-bench-"))
         settings = {"http.port": 0, "ops.port": 0, "data_dir": folder, "brokers.b.url": url}

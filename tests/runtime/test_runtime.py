@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import sys
 from collections import Counter
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,7 +17,7 @@ from gateway.runtime.backoff import Backoff
 from gateway.runtime.clock import clock
 from gateway.runtime.ids import ids
 from gateway.runtime.tasks import FAILED_TASK, Tasks
-from gateway.runtime.threads import threads
+from gateway.runtime.threads import STARVED_INTERVAL, SWITCH_INTERVAL, threads
 
 
 async def test_a_clock_that_is_replaced_tells_the_new_time_and_then_the_old_one() -> None:
@@ -91,6 +93,58 @@ async def test_work_in_a_thread_has_the_context_of_its_task() -> None:
     seen: list[object] = []
     threads.start(seen.append, 7, name="test").join()
     assert seen == [7]
+
+
+async def until_interval(seconds: float) -> None:
+    async with asyncio.timeout(10):
+        while sys.getswitchinterval() != pytest.approx(seconds):
+            await asyncio.sleep(0.001)
+
+
+@pytest.fixture
+def intervals(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Quick guards, and the interval of the service as long as the test."""
+    monkeypatch.setattr("gateway.runtime.threads.STARVED_AFTER", 0.005)
+    monkeypatch.setattr("gateway.runtime.threads.STARVED_FOR", 0.02)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH_INTERVAL)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("intervals")
+async def test_a_thread_that_finishes_nothing_gets_the_interpreter_sooner_for_a_while() -> None:
+    guard = threads.guard()
+    guard.begin()
+    await until_interval(STARVED_INTERVAL)
+    guard.end()
+    await until_interval(SWITCH_INTERVAL)
+
+
+@pytest.mark.usefixtures("intervals")
+async def test_a_thread_that_gets_on_does_not_interrupt_the_loop_more_often() -> None:
+    guard = threads.guard()
+    end = asyncio.get_running_loop().time() + 0.1
+    guard.begin()
+    while asyncio.get_running_loop().time() < end:
+        guard.begin()
+        guard.end()
+        assert sys.getswitchinterval() == pytest.approx(SWITCH_INTERVAL)
+        await asyncio.sleep(0)
+    guard.close()
+
+
+@pytest.mark.usefixtures("intervals")
+async def test_the_interval_stays_short_while_the_threads_of_one_owner_starve() -> None:
+    one, other = threads.guard(), threads.guard()
+    one.begin()
+    other.begin()
+    await until_interval(STARVED_INTERVAL)
+    await asyncio.sleep(0.02)  # both have looked
+    one.close()
+    assert sys.getswitchinterval() == pytest.approx(STARVED_INTERVAL)
+    other.close()
+    assert sys.getswitchinterval() == pytest.approx(SWITCH_INTERVAL)
 
 
 @pytest.fixture

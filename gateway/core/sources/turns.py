@@ -17,7 +17,7 @@ TURN: Final = 0.005
 ASIDE_MIN: Final = 65_536
 """Work on this number of bytes takes no longer than a turn."""
 WORKERS: Final = 2
-"""Threads for longer work. Each that works can keep the loop waiting for the interpreter's lock, for 5 ms."""
+"""Threads for longer work. Each that works can keep the loop waiting for the interpreter's lock, for 1 ms."""
 _workers: Final = threads.pool(WORKERS, "aside")
 
 

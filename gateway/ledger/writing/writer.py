@@ -115,6 +115,7 @@ class Writer:
         self._heard_at = monotonic_time()
         """When the event loop was heard of last."""
         self._queue: SimpleQueue[WriterCall | None] = SimpleQueue()
+        self._guard = threads.guard()
         self.closed = False
         self._locked = False
         """Whether a transaction of this round has waited for SQLite's lock and not got it."""
@@ -148,7 +149,7 @@ class Writer:
         call.places = rows = call.rows
         if not self.places.take_now(client, rows):
             await self._take(client, rows)
-        self._queue.put(call)
+        self._put(call)
         try:
             return await call.future
         except asyncio.CancelledError:
@@ -173,7 +174,7 @@ class Writer:
         if not self.places.take_now(client, rows):
             await self._take(client, rows)
         for call in calls:
-            self._queue.put(call)
+            self._put(call)
         try:
             return await asyncio.gather(*(call.future for call in calls), return_exceptions=True)
         except asyncio.CancelledError:
@@ -196,6 +197,7 @@ class Writer:
         self.places.close()
         self._queue.put(None)
         await threads.run(self._thread.join)
+        self._guard.close()
 
     def _leased(self, lease: ShardLease) -> None:
         self._known = lease
@@ -225,6 +227,11 @@ class Writer:
                 future.set_result(call.result)
         left[holder] = left.get(holder, 0) + places
         self.places.leave(left)
+        self._guard.end(len(calls))
+
+    def _put(self, call: WriterCall) -> None:
+        self._guard.begin()
+        self._queue.put(call)
 
     def _give_back(self, call: WriterCall) -> None:
         """The caller of a claim went away before it got its answer, so nobody knows of what it claimed."""
@@ -243,7 +250,7 @@ class Writer:
         future.add_done_callback(lambda done: done.exception())  # the next process, or the end of the lease, will do
         end.places = end.rows
         self.places.add(end.holder, end.places)
-        self._queue.put(end)
+        self._put(end)
 
     # ------------------------------------------------------------------------------------------ on the thread
 

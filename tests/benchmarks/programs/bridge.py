@@ -17,7 +17,7 @@ import uvloop
 
 from gateway.amqp.message import Message
 from gateway.amqp.operations import Consume, Consuming, Deliver, Publish, Settlement
-from gateway.app import COLLECTOR
+from gateway.app import prepare_interpreter
 from gateway.bridges.items import BridgeDelivery
 from gateway.bridges.routes import BridgeRoute
 from gateway.config import BridgeSettings, BridgeSource, BridgeTarget, BrokerSettings
@@ -138,7 +138,6 @@ def _publish(pair: SessionPair, messages: Sequence[Message]) -> None:
 
 def main(job: dict[str, Any]) -> dict[str, Any]:
     """The program."""
-    gc.freeze()  # as the service does
-    gc.set_threshold(*COLLECTOR)
+    prepare_interpreter()
     watch = uvloop.run(_link(job)) if job["stage"] == "link" else _translation(job)
     return {**watch.result(job["number"]), "memory": largest()}

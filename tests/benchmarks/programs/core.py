@@ -7,7 +7,6 @@ annotations, events and answers, with a ledger that keeps no events. ``ledger``:
 from __future__ import annotations
 
 import asyncio
-import gc
 from asyncio import Future
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -16,7 +15,7 @@ import uvloop
 
 from gateway import __version__
 from gateway.amqp.message import Message, Properties
-from gateway.app import COLLECTOR
+from gateway.app import prepare_interpreter
 from gateway.config import BrokerSettings, LedgerSettings
 from gateway.core import Gateway, Publication
 from gateway.ledger import InboxRow, Ledger, LogEntry
@@ -115,6 +114,5 @@ async def _run(job: dict[str, Any]) -> dict[str, Any]:
 
 def main(job: dict[str, Any]) -> dict[str, Any]:
     """The program."""
-    gc.freeze()  # as the service does
-    gc.set_threshold(*COLLECTOR)
+    prepare_interpreter()
     return uvloop.run(_run(job))

@@ -7,7 +7,6 @@ is not counted.
 from __future__ import annotations
 
 import asyncio
-import gc
 import threading
 import time
 from hashlib import sha256
@@ -15,7 +14,7 @@ from typing import Any
 
 import uvloop
 
-from gateway.app import COLLECTOR
+from gateway.app import prepare_interpreter
 from gateway.config import LedgerSettings
 from gateway.ledger import EventKind, Ledger, LogEntry, MessageIds, NewMessage
 from tests.benchmarks.programs.clock import Stopwatch, largest, percentile
@@ -87,6 +86,5 @@ async def _run(job: dict[str, Any]) -> dict[str, Any]:
 
 def main(job: dict[str, Any]) -> dict[str, Any]:
     """The program."""
-    gc.freeze()  # as the service does
-    gc.set_threshold(*COLLECTOR)
+    prepare_interpreter()
     return uvloop.run(_run(job))

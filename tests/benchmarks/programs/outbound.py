@@ -4,7 +4,6 @@ httpx client, or httpx as it comes. All on uvloop, all with as many kept connect
 from __future__ import annotations
 
 import asyncio
-import gc
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -13,7 +12,7 @@ from typing import Any
 import httpx
 import uvloop
 
-from gateway.app import COLLECTOR
+from gateway.app import prepare_interpreter
 from gateway.outbound import DEFAULT_OUTBOUND_LIMITS, GuardedTransport, OutboundRules, guarded_client
 from tests.benchmarks.programs.clock import Stopwatch, percentile
 
@@ -93,6 +92,5 @@ async def _run(job: dict[str, Any]) -> dict[str, Any]:
 
 def main(job: dict[str, Any]) -> dict[str, Any]:
     """The program."""
-    gc.freeze()  # as the service does
-    gc.set_threshold(*COLLECTOR)
+    prepare_interpreter()
     return uvloop.run(_run(job))

@@ -132,6 +132,19 @@ class Pool:
         """There is nothing to end."""
 
 
+class Guard:
+    """A guard that has nothing to do: a thread has as much time as its world gives it."""
+
+    def begin(self) -> None:
+        """There is nothing to count."""
+
+    def end(self, count: int = 1) -> None:
+        """There is nothing to count."""
+
+    def close(self) -> None:
+        """There is nothing to end."""
+
+
 ENGINES: dict[tuple[str, str, str], sa.Engine] = {}
 """Engines are kept from world to world, with the statements that they have compiled: node, URL and first statement ->
 it."""
@@ -198,7 +211,7 @@ class Seams:
             )
             stack.enter_context(replaced(ids, random_bytes=self.ids_chance.randbytes, fraction=self.ids_chance.random))
             stack.enter_context(
-                replaced(threads, run=self._run, submit=self.submit, pool=self._pool, start=self._start)
+                replaced(threads, run=self._run, submit=self.submit, pool=self._pool, start=self._start, guard=Guard)
             )
             for target, name, value in (
                 (app, "_listen", lambda host, port, name: self.network.listen(host, port)),
