@@ -125,7 +125,7 @@ class BridgeJournal:
         while pause > 0:
             await clock.sleep(min(pause, PAUSE_MIN))
             pause -= PAUSE_MIN
-            if self._ledger.ready()[0]:
+            if self._ledger.healthy:
                 break
 
     def refused(self, error: EntriesRefused) -> None:

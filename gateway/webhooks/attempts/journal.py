@@ -104,7 +104,7 @@ class PushJournal:
     @property
     def writable(self) -> bool:
         """The ledger can be written now, as far as is known, and nothing waits for it to come back."""
-        return not self._stuck and self._ledger.ready()[0]
+        return not self._stuck and self._ledger.healthy
 
     async def record(self, entries: Sequence[LogEntry]) -> None:
         """Append events; durable when it returns. Tries for as long as it takes. Events that the ledger cannot hold are
@@ -196,5 +196,5 @@ class PushJournal:
         while pause > 0:
             await clock.sleep(min(pause, PAUSE_MIN))
             pause -= PAUSE_MIN
-            if self._ledger.ready()[0]:
+            if self._ledger.healthy:
                 break

@@ -220,7 +220,7 @@ class Slots:
 
     def serve(self) -> None:
         """Call those who wait, as long as there are places: the classes in turn, first come first served in each."""
-        if self._serving:
+        if self._serving or not any(self._lines):
             return  # whoever is called begins a request or not; it is looked at when it returns
         self._serving = True
         try:
