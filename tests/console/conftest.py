@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any, Final
 
 import httpx
@@ -45,13 +43,13 @@ def key_of(client: str) -> str:
 
 
 class Receiver(ThreadingHTTPServer):
-    """An endpoint that answers with its ``status``."""
+    """An endpoint that takes every message but those whose body ``fails``."""
 
     daemon_threads = True
 
-    def __init__(self) -> None:
+    def __init__(self, fails: Callable[[bytes], bool] = lambda _: False) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.status = 204
+        self.fails = fails
         self.got: list[bytes] = []
 
     @property
@@ -63,8 +61,9 @@ class _Handler(BaseHTTPRequestHandler):
     server: Receiver
 
     def do_POST(self) -> None:
-        self.server.got.append(self.rfile.read(int(self.headers.get("content-length", 0))))
-        self.send_response(self.server.status)
+        body = self.rfile.read(int(self.headers.get("content-length", 0)))
+        self.server.got.append(body)
+        self.send_response(500 if self.server.fails(body) else 204)
         self.send_header("content-length", "0")
         self.end_headers()
 
@@ -72,15 +71,26 @@ class _Handler(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
+@contextmanager
+def receiving(*receivers: Receiver) -> Iterator[None]:
+    """They answer while the context lasts."""
+    threads = [threading.Thread(target=each.serve_forever, daemon=True) for each in receivers]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        for each, thread in zip(receivers, threads, strict=True):
+            each.shutdown()
+            each.server_close()
+            thread.join()
+
+
 @pytest.fixture(scope="session")
 def receiver() -> Iterator[Receiver]:
     server = Receiver()
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with receiving(server):
+        yield server
 
 
 @dataclass
@@ -130,6 +140,20 @@ class Served:
         return str(found["id"])
 
 
+@contextmanager
+def serving(gateway: Gateway, receiver: Receiver | None = None, broker: str = BROKER) -> Iterator[Served]:
+    """A gateway that knows the key of ``root`` runs while the context lasts."""
+    gateway.start()
+    url = f"http://127.0.0.1:{gateway.port}"
+    headers = {"authorization": f"Bearer {key_of('root')}"}
+    try:
+        with httpx.Client(base_url=url, headers=headers, trust_env=False, timeout=60) as client:
+            yield Served(url, client, gateway, receiver, broker)
+        gateway.terminate()
+    finally:
+        gateway.close()
+
+
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory, receiver: Receiver) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("console")
@@ -152,13 +176,9 @@ def served(tmp_path_factory: pytest.TempPathFactory, receiver: Receiver) -> Iter
             "api_keys": [{"name": name, "key": key_of(name), "scopes": scopes} for name, scopes in KEYS.items()],
         },
     )
-    gateway.start()
-    url = f"http://127.0.0.1:{gateway.port}"
-    headers = {"authorization": f"Bearer {key_of('root')}"}
-    with httpx.Client(base_url=url, headers=headers, trust_env=False, timeout=60) as client:
-        yield Served(url, client, gateway, receiver, front_port=front_port)
-    gateway.terminate()
-    gateway.close()
+    with serving(gateway, receiver) as served:
+        served.front_port = front_port
+        yield served
 
 
 @pytest.fixture(scope="package")  # its event loop runs until the fixture ends, and no other one may run meanwhile
@@ -236,7 +256,8 @@ Open = Callable[..., Page]
 
 @pytest.fixture
 def open_console(browser: Browser, served: Served) -> Iterator[Open]:
-    """``open_console("queues", client="root", width=1280, theme="light")``: a page, logged in."""
+    """``open_console("queues", client="root", width=1280, theme="light")``: a page, logged in; without a client: one
+    that asks for a key."""
     with console_at(browser, served.url) as opened:
         yield opened
 
@@ -264,16 +285,23 @@ def console_at(browser: Browser, url: str) -> Iterator[Open]:
         pages.append(page)
         page.goto(f"{url}/console#/{path}")
         if client:
-            page.get_by_label("API key or token").fill(key_of(client))
-            page.get_by_role("button", name="Log in").click()
-            page.locator("dialog").wait_for(state="detached")
-            page.locator("main h1").wait_for()
+            log_in(page, client)
         return page
 
-    yield make
-    watched.check(pages)
-    for context in contexts:
-        context.close()
+    try:
+        yield make
+        watched.check(pages)
+    finally:
+        for context in contexts:
+            context.close()
+
+
+def log_in(page: Page, client: str) -> None:
+    """Enter the key of a client, and wait for the view."""
+    page.get_by_label("API key or token").fill(key_of(client))
+    page.get_by_role("button", name="Log in").click()
+    page.locator("dialog").wait_for(state="detached")
+    page.locator("main h1").wait_for()
 
 
 def wait_until(what: Callable[[], Any], page: Page) -> Any:
@@ -283,11 +311,3 @@ def wait_until(what: Callable[[], Any], page: Page) -> Any:
             return found
         page.wait_for_timeout(100)
     raise AssertionError("it did not happen")
-
-
-def as_json(text: str) -> Any:
-    """What a page shows as JSON."""
-    return json.loads(text)
-
-
-__all__ = ["BROKER", "Open", "Path", "Served", "key_of", "wait_until"]

@@ -16,7 +16,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
 from tests.attack.lab import Gateway
-from tests.console.conftest import PATIENCE, WATCH, key_of
+from tests.console.conftest import Open, console_at, key_of
 from tests.console.views import TAGS
 from tests.management import fake
 
@@ -84,35 +84,20 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
 
 
 @pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
-    context = browser.new_context(viewport={"width": 1280, "height": 860})
-    context.set_default_timeout(PATIENCE)
-    context.add_init_script(WATCH)
-    page = context.new_page()
-    errors: list[str] = []
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    yield page
-    assert (errors, page.evaluate("window.violations")) == ([], [])
-    context.close()
-
-
-def log_in(page: Page, brokers: Brokers, path: str, client: str = "root") -> None:
-    page.goto(f"{brokers.url}/console#/{path}")
-    page.get_by_label("API key or token").fill(key_of(client))
-    page.get_by_role("button", name="Log in").click()
-    page.locator("dialog").wait_for(state="detached")
-    page.locator("main h1").wait_for()
+def opened(browser: Browser, brokers: Brokers) -> Iterator[Open]:
+    with console_at(browser, brokers.url) as opened:
+        yield opened
 
 
 def names(page: Page) -> list[str]:
     return page.locator("tbody tr:not(.gap) td:first-child").all_inner_texts()
 
 
-def test_ten_thousand_queues_are_searched_sorted_and_paged(page: Page, brokers: Brokers) -> None:
+def test_ten_thousand_queues_are_searched_sorted_and_paged(opened: Open, brokers: Brokers) -> None:
     headers = {"authorization": f"Bearer {key_of('root')}"}
     assert httpx.get(f"{brokers.url}/v1/queues", headers=headers, timeout=30).json()["total"] == 10_000
     began = time.monotonic()
-    log_in(page, brokers, "queues")
+    page = opened("queues")
     expect(page.locator("div.bar")).to_contain_text("500 of 10,000 rows")
     print(f"10,000 queues are shown {time.monotonic() - began:.2f} s after the address was opened")
     assert names(page)[0] == "queue-00000"
@@ -129,16 +114,16 @@ def test_ten_thousand_queues_are_searched_sorted_and_paged(page: Page, brokers: 
     expect(page.locator("div.bar")).to_contain_text("1,000 of 10,000 rows")
 
 
-def test_a_link_leads_to_a_search(page: Page, brokers: Brokers) -> None:
-    log_in(page, brokers, "queues?q=queue-0777&sort=-name&broker=large")
+def test_a_link_leads_to_a_search(opened: Open) -> None:
+    page = opened("queues?q=queue-0777&sort=-name&broker=large")
     expect(page.locator("tbody tr")).to_have_count(10)
     assert names(page) == [f"queue-0777{digit}" for digit in "9876543210"]
     expect(page.get_by_label("Sort by")).to_have_value("-name")
     expect(page.locator("details.same")).to_contain_text("gateway queues find queue-0777 --broker large --sort=-name")
 
 
-def test_what_is_missing_stands_beside_the_broker(page: Page, brokers: Brokers) -> None:
-    log_in(page, brokers, "queues")
+def test_what_is_missing_stands_beside_the_broker(opened: Open, brokers: Brokers) -> None:
+    page = opened("queues")
     sources = page.locator("details", has_text="1 of 2 brokers with a list that is not complete")
     expect(sources).to_contain_text("The management API refuses the login (401).")
     expect(sources.locator("li", has_text="large")).to_contain_text("from its management API, read")
@@ -153,8 +138,8 @@ def test_what_is_missing_stands_beside_the_broker(page: Page, brokers: Brokers) 
         brokers.large.answer = fake.rabbitmq(ROWS)
 
 
-def test_a_key_for_one_queue_shows_that_one(page: Page, brokers: Brokers) -> None:
-    log_in(page, brokers, "queues", client="one")
+def test_a_key_for_one_queue_shows_that_one(opened: Open) -> None:
+    page = opened("queues", client="one")
     expect(page.locator("tbody tr")).to_have_count(1)
     assert names(page) == ["queue-00007"]
     expect(page.get_by_role("navigation", name="Views")).to_contain_text("Queues")
@@ -162,9 +147,8 @@ def test_a_key_for_one_queue_shows_that_one(page: Page, brokers: Brokers) -> Non
 
 
 @pytest.mark.parametrize("width", [390, 1280])
-def test_it_fits_the_window(page: Page, brokers: Brokers, width: int) -> None:
-    page.set_viewport_size({"width": width, "height": 844})
-    log_in(page, brokers, "queues")
+def test_it_fits_the_window(opened: Open, width: int) -> None:
+    page = opened("queues", width=width, height=844)
     page.locator("tbody tr").first.wait_for()
     assert page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") <= 0
     options = {"runOnly": {"type": "tag", "values": TAGS}}

@@ -1,25 +1,26 @@
 """The twelve tasks of a stranger: from the first page, by what is on the screen and nothing else.
 
-Each walk counts its clicks and fields; the press that opens the menu of a narrow window does not count. With
-``GATEWAY_TEST_PICTURES`` every step is kept as a picture, and ``walk.txt`` has a line for each task.
+Each walk counts its clicks and fields, and its seconds from the address on; the press that opens the menu of a narrow
+window does not count. With ``GATEWAY_TEST_PICTURES`` every step is kept as a picture, and ``walk.txt`` has a line for
+each task.
 """
 
 from __future__ import annotations
 
+import math
 import re
-import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import httpx
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.attack.lab import Gateway
-from tests.console.conftest import BROKER, PATIENCE, WATCH, Receiver, Served, Watched, key_of
+from tests.console.conftest import BROKER, Receiver, Served, console_at, key_of, receiving, serving
 from tests.console.views import HEIGHTS, PICTURES
 from tests.servers import BrokerJ
 from tests.servers.process import free_port
@@ -82,17 +83,24 @@ def _fill(served: Served) -> None:
 class Stranger:
     """Somebody who has never seen the console: their clicks, and what they see after each."""
 
-    def __init__(self, page: Page, name: str) -> None:
+    def __init__(self, page: Page, name: str, begun: float) -> None:
+        """``begun``: when they opened the address."""
         self.page = page
         self.clicks = 0
         self.typed = 0
         self._name = name
-        self._begun = time.monotonic()
+        self._begun = begun
+
+    @property
+    def seconds(self) -> float:
+        """How long ago they opened the address."""
+        return time.monotonic() - self._begun
 
     def click(self, where: Locator) -> None:
         """Do it with the mouse."""
         where.click()
         self.clicks += 1
+        expect(self.page.locator("main .quiet", has_text="Loading…")).to_have_count(0)
         self.see()
 
     def go(self, view: str) -> None:
@@ -100,7 +108,6 @@ class Stranger:
         if (menu := self.page.get_by_role("button", name="Menu", exact=True)).is_visible():
             menu.click()
         self.click(self.page.get_by_role("navigation", name="Views").get_by_role("link", name=view, exact=True))
-        expect(self.page.locator("main .quiet", has_text="Loading…")).to_have_count(0)
 
     def button(self, name: str, within: str = "main") -> None:
         """Press it."""
@@ -127,14 +134,28 @@ class Stranger:
             self.page.wait_for_timeout(400)
             self.page.screenshot(path=Path(PICTURES) / f"{self._name}-{self.clicks:02}.png", full_page=True)
 
-    def done(self, most: int) -> None:
-        """It took at most so many clicks."""
+    def done(self, most: int, within: float = math.inf) -> None:
+        """It took at most so many clicks and seconds."""
+        seconds = self.seconds
         self.see()
         if PICTURES not in ("", "docs"):
-            line = f"{self._name}\t{self.clicks} clicks\t{self.typed} fields\t{time.monotonic() - self._begun:.0f} s\n"
+            line = f"{self._name}\t{self.clicks} clicks\t{self.typed} fields\t{seconds:.1f} s\n"
             with (Path(PICTURES) / "walk.txt").open("a") as file:
                 file.write(line)
         assert self.clicks <= most
+        assert seconds < within
+
+
+@contextmanager
+def stranger_at(browser: Browser, url: str, name: str, width: int = 1280, theme: str = "light") -> Iterator[Stranger]:
+    """Somebody at the first page, logged in. ``name``: what the pictures are called."""
+    with console_at(browser, url) as opened:
+        begun = time.monotonic()
+        page = opened(width=width, height=HEIGHTS[width], theme=theme)
+        page.locator(".verdict").wait_for()
+        found = Stranger(page, name, begun)
+        found.see()
+        yield found
 
 
 class Tasks:
@@ -146,12 +167,8 @@ class Tasks:
     @classmethod
     def endpoint(cls) -> Iterator[Receiver]:
         server = Receiver()
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        yield server
-        server.shutdown()
-        server.server_close()
-        thread.join()
+        with receiving(server):
+            yield server
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -177,15 +194,9 @@ class Tasks:
                 "api_keys": [{"name": "root", "key": key_of("root"), "scopes": ["admin"]}],
             },
         )
-        gateway.start()
-        headers = {"authorization": f"Bearer {key_of('root')}"}
-        url = f"http://127.0.0.1:{gateway.port}"
-        with httpx.Client(base_url=url, headers=headers, trust_env=False, timeout=60) as client:
-            served = Served(url, client, gateway, endpoint, "shop" if brokers else BROKER)
+        with serving(gateway, endpoint, "shop" if brokers else BROKER) as served:
             _fill(served)
             yield served
-        gateway.terminate()
-        gateway.close()
         for name in (*QUEUES, "returns", *(f"filler-{number}" for number in range(FILLERS))):
             if server is not None:
                 server.delete_queue(name)
@@ -195,26 +206,9 @@ class Tasks:
         self, browser: Browser, shop: Served, place: Place, request: pytest.FixtureRequest
     ) -> Iterator[Stranger]:
         """At the first page, logged in."""
-        watched = Watched(shop.url)
-        context = browser.new_context(
-            viewport={"width": place.width, "height": HEIGHTS[place.width]},
-            color_scheme="dark" if place.theme == "dark" else "light",
-        )
-        context.set_default_timeout(PATIENCE)
-        context.add_init_script(WATCH)
-        page = context.new_page()
-        page.on("request", watched.request)
-        page.on("console", watched.console)
-        page.on("pageerror", lambda error: watched.errors.append(str(error)))
-        page.goto(f"{shop.url}/console")
-        page.get_by_label("API key or token").fill(key_of("root"))
-        page.get_by_role("button", name="Log in").click()
-        page.locator(".verdict").wait_for()
-        found = Stranger(page, re.sub(r"^test_(\d)_", r"test_0\1_", request.node.name).removeprefix("test_"))
-        found.see()
-        yield found
-        watched.check([page])
-        context.close()
+        name = re.sub(r"^test_(\d)_", r"test_0\1_", request.node.name).removeprefix("test_")
+        with stranger_at(browser, shop.url, name, place.width, place.theme) as found:
+            yield found
 
     def test_1_sees_what_is_wrong(self, stranger: Stranger) -> None:
         item = stranger.page.locator(".troubles li", has_text="partner").first
