@@ -48,9 +48,9 @@ class StarvationGuard:
         self._until = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
-    def begin(self) -> None:
-        """Count a piece of work that is given to a thread."""
-        self._waiting += 1
+    def begin(self, count: int = 1) -> None:
+        """Count pieces of work that are given to a thread."""
+        self._waiting += count
         if self._timer is None:
             self._finished = False
             self._timer = self._loop.call_later(STARVED_AFTER, self._look)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -55,6 +56,21 @@ async def test_a_thousand_keys_are_claimed_and_ended_in_a_commit_each(ledger: Le
     assert again == [StoredAnswer(1, {}, each.key.encode()) for each in some]
     events, _ = await ledger.events_after({}, 10_000)
     assert [event.sequence for event in events] == list(range(1, 2_001))
+
+
+async def test_a_thread_that_is_quick_does_not_divide_what_came_together(open_ledger: Open, sql: Sql) -> None:
+    ledger = await open_ledger(shard_lease=600.0)  # to renew it is a commit, too
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(0.000_01)  # the writer's thread takes its turn as soon as there is something to write
+    try:
+        for first in range(0, 20_000, 1_000):
+            some = wanted(1_000, first)
+            [(before,)] = sql("SELECT commits FROM shards")
+            await ledger.keyring.claim("shop", some)
+            assert sql("SELECT commits FROM shards") == [(before + 1,)]
+            await ledger.keyring.end("shop", [confirmed(each) for each in some])
+    finally:
+        sys.setswitchinterval(interval)
 
 
 async def test_each_is_told_what_is_its_own(ledger: Ledger) -> None:

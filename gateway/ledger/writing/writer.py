@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
@@ -114,7 +115,10 @@ class Writer:
         self._renew_at = 0.0
         self._heard_at = monotonic_time()
         """When the event loop was heard of last."""
-        self._queue: SimpleQueue[WriterCall | None] = SimpleQueue()
+        self._queue: SimpleQueue[Sequence[WriterCall] | None] = SimpleQueue()
+        """Calls that came together, so that the thread does not begin a transaction with the first of them."""
+        self._calls: deque[WriterCall] = deque()
+        """Those that the thread has taken out of the queue, and not begun."""
         self._guard = threads.guard()
         self.closed = False
         self._locked = False
@@ -149,7 +153,7 @@ class Writer:
         call.places = rows = call.rows
         if not self.places.take_now(client, rows):
             await self._take(client, rows)
-        self._put(call)
+        self._put((call,))
         try:
             return await call.future
         except asyncio.CancelledError:
@@ -173,8 +177,8 @@ class Writer:
         rows = sum(call.places for call in calls)
         if not self.places.take_now(client, rows):
             await self._take(client, rows)
-        for call in calls:
-            self._put(call)
+        if calls:
+            self._put(calls)
         try:
             return await asyncio.gather(*(call.future for call in calls), return_exceptions=True)
         except asyncio.CancelledError:
@@ -229,9 +233,9 @@ class Writer:
         self.places.leave(left)
         self._guard.end(len(calls))
 
-    def _put(self, call: WriterCall) -> None:
-        self._guard.begin()
-        self._queue.put(call)
+    def _put(self, calls: Sequence[WriterCall]) -> None:
+        self._guard.begin(len(calls))
+        self._queue.put(calls)
 
     def _give_back(self, call: WriterCall) -> None:
         """The caller of a claim went away before it got its answer, so nobody knows of what it claimed."""
@@ -250,7 +254,7 @@ class Writer:
         future.add_done_callback(lambda done: done.exception())  # the next process, or the end of the lease, will do
         end.places = end.rows
         self.places.add(end.holder, end.places)
-        self._put(end)
+        self._put((end,))
 
     # ------------------------------------------------------------------------------------------ on the thread
 
@@ -260,13 +264,16 @@ class Writer:
             rows, octets = call.places, call.octets
             last = False
             while rows < self._group_max and octets < GROUP_OCTETS:
-                try:
-                    more = self._queue.get_nowait()
-                except Empty:
-                    break
-                if more is None:
-                    last = True
-                    break
+                if not self._calls:
+                    try:
+                        taken = self._queue.get_nowait()
+                    except Empty:
+                        break
+                    if taken is None:
+                        last = True
+                        break
+                    self._calls.extend(taken)
+                more = self._calls.popleft()
                 calls.append(more)
                 rows += more.places
                 octets += more.octets
@@ -280,7 +287,15 @@ class Writer:
         self._finish()
 
     def _next(self) -> WriterCall | None:
-        """The next call. Renews the lease until there is one."""
+        """The next call; None: there will be no more. Renews the lease until there is one."""
+        if not self._calls:
+            calls = self._wait()
+            if calls is None:
+                return None
+            self._calls.extend(calls)
+        return self._calls.popleft()
+
+    def _wait(self) -> Sequence[WriterCall] | None:
         while self._database.shared:
             now = clock.monotonic()
             wait = self._renew_at - now

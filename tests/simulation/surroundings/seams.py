@@ -135,7 +135,7 @@ class Pool:
 class Guard:
     """A guard that has nothing to do: a thread has as much time as its world gives it."""
 
-    def begin(self) -> None:
+    def begin(self, count: int = 1) -> None:
         """There is nothing to count."""
 
     def end(self, count: int = 1) -> None:
