@@ -11,7 +11,6 @@ nothing of it runs afterwards.
 from __future__ import annotations
 
 import asyncio
-import heapq
 import itertools
 import random
 import weakref
@@ -19,6 +18,7 @@ from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
+from heapq import heappop, heappush
 from typing import Any, Final
 
 START: Final = 1_000.0
@@ -34,6 +34,9 @@ STEP_SHARE: Final = 0.2
 STEP_SECONDS: Final = 0.0001
 TASKS_KEPT: Final = 64
 """After so many tasks those that have ended are forgotten."""
+
+
+_new: Final = object.__new__
 
 
 class SimulationError(Exception):
@@ -81,20 +84,14 @@ NODE: Final[ContextVar[Node]] = ContextVar("node")
 
 
 class SimHandle(events.Handle):
-    """A callback, and the node that it belongs to."""
+    """A callback, and the node that it belongs to. The loop makes it without a call of its own: there are thousands."""
 
     __slots__ = ("node",)
 
-    def __init__(
-        self, callback: Callable[..., object], args: tuple[Any, ...], loop: SimLoop, context: Context | None
-    ) -> None:
-        self._context = copy_context() if context is None else context
-        self._loop = loop
-        self._callback = callback
-        self._args = args
-        self._cancelled = False
-        self._repr = self._source_traceback = None
-        self.node: Node = self._context.get(NODE) or loop.world
+    node: Node
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._callback} {self._args}>"
 
     def cancel(self) -> None:
         self._cancelled = True
@@ -106,16 +103,7 @@ class SimTimer(SimHandle):
 
     __slots__ = ("_when",)
 
-    def __init__(
-        self,
-        when: float,
-        callback: Callable[..., object],
-        args: tuple[Any, ...],
-        loop: SimLoop,
-        context: Context | None,
-    ) -> None:
-        super().__init__(callback, args, loop, context)
-        self._when = when
+    _when: float
 
     def when(self) -> float:
         """When it is due."""
@@ -125,7 +113,9 @@ class SimTimer(SimHandle):
 class SimTask(asyncio.Task[Any]):
     """A task whose place in a set does not depend on where it lies in memory."""
 
-    number = 0
+    __slots__ = ("number",)
+
+    number: int
 
     def __hash__(self) -> int:
         return self.number
@@ -134,7 +124,9 @@ class SimTask(asyncio.Task[Any]):
 class SimFuture(asyncio.Future[Any]):
     """The same of a future."""
 
-    number = 0
+    __slots__ = ("number",)
+
+    number: int
 
     def __hash__(self) -> int:
         return self.number
@@ -173,8 +165,10 @@ class SimLoop(asyncio.BaseEventLoop):
         return int(self.wall() * 1e6) * 1000
 
     def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> SimHandle:
-        handle = SimHandle(callback, args, self, context)
-        node = handle.node
+        handle = _new(SimHandle)
+        handle._callback, handle._args, handle._cancelled = callback, args, False
+        handle._context = context = copy_context() if context is None else context
+        handle.node = node = context.get(NODE, self.world)
         if node.alive:
             node.ready.append(handle)
             if not node.is_queued:
@@ -193,40 +187,40 @@ class SimLoop(asyncio.BaseEventLoop):
         self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> SimTimer:
         when = self.now + delay if delay > 0.0 else self.now
-        handle = SimTimer(when, callback, args, self, context)
-        heapq.heappush(self._timers, (when, self.chance.random(), next(self._numbers), handle))
-        return handle
+        return self.call_at(when, callback, *args, context=context)
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> SimTimer:
-        handle = SimTimer(when, callback, args, self, context)
-        heapq.heappush(self._timers, (when, self.chance.random(), next(self._numbers), handle))
+        handle = _new(SimTimer)
+        handle._callback, handle._args, handle._cancelled, handle._when = callback, args, False, when
+        handle._context = context = copy_context() if context is None else context
+        handle.node = context.get(NODE, self.world)
+        heappush(self._timers, (when, self.chance.random(), next(self._numbers), handle))
         return handle
 
-    def _push(self, handle: SimHandle) -> None:
-        node = handle.node
-        if node.alive:
-            node.ready.append(handle)
-            if not node.is_queued:
-                node.is_queued = True
-                self._runnable.append(node)
-        else:
-            self.kept.append(handle)
-
     def _due(self) -> None:
-        timers = self._timers
-        while timers and timers[0][0] <= self.now:
-            handle = heapq.heappop(timers)[3]
-            if not handle._cancelled:
-                self._push(handle)
+        """Have the timers run that are due."""
+        timers, now = self._timers, self.now
+        while timers and timers[0][0] <= now:
+            handle = heappop(timers)[3]
+            if handle._cancelled:
+                continue
+            node = handle.node
+            if node.alive:
+                node.ready.append(handle)
+                if not node.is_queued:
+                    node.is_queued = True
+                    self._runnable.append(node)
+            else:
+                self.kept.append(handle)
 
     def _run_once(self) -> None:
         chance, runnable, timers = self.chance.random, self._runnable, self._timers
         self._due()
         while not self._stopping:  # type: ignore[attr-defined]
             count = len(runnable)
-            index = 0 if count < 2 else int(chance() * count)
+            index = int(chance() * count) if count > 1 else 0
             node = runnable[index] if count else None
             if node is not None and node.paused_until > self.now:
                 awake = [each for each in runnable if each.paused_until <= self.now]
@@ -241,16 +235,17 @@ class SimLoop(asyncio.BaseEventLoop):
             ready = node.ready
             for _ in range(len(ready)):
                 handle = ready.popleft()
-                if not handle._cancelled:
-                    self.steps += 1
-                    try:
-                        handle._context.run(handle._callback, *handle._args)
-                    except (SystemExit, KeyboardInterrupt):
-                        raise
-                    except BaseException as error:
-                        self._failed(handle, error)
-                    if not node.alive or self._stopping:  # type: ignore[attr-defined]
-                        break
+                if handle._cancelled:
+                    continue
+                self.steps += 1
+                try:
+                    handle._context.run(handle._callback, *handle._args)
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:
+                    self._failed(handle, error)
+                if not node.alive or self._stopping:  # type: ignore[attr-defined]
+                    break
             self.still += 1
             if ready and not node.is_queued and node.alive:
                 node.is_queued = True
@@ -258,7 +253,7 @@ class SimLoop(asyncio.BaseEventLoop):
             if chance() < STEP_SHARE:
                 self.now += STEP_SECONDS
                 self.still = 0
-            if self.still > STILL_MAX or self.steps > STEPS_MAX:
+            elif self.still > STILL_MAX or self.steps > STEPS_MAX:
                 raise SimulationError(f"{node} runs in a circle")
             if timers and timers[0][0] <= self.now:
                 self._due()
@@ -270,17 +265,18 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def _jump(self) -> None:
         """Nothing can run now: let time pass."""
-        waits = [node.paused_until for node in self._runnable] if self._runnable else []
         timers = self._timers
         while timers and timers[0][3]._cancelled:
-            heapq.heappop(timers)
-        if timers:
-            waits.append(timers[0][0])
-        if not waits:
-            raise SimulationError("everybody waits for somebody else")
-        self.now = max(self.now, min(waits))
+            heappop(timers)
+        until = timers[0][0] if timers else float("inf")
+        for node in self._runnable:  # which is paused
+            until = min(until, node.paused_until)
+        if until > self.now:
+            self.now = until
         self.still = 0
-        if self.now > self.deadline:
+        if until == float("inf"):
+            raise SimulationError("everybody waits for somebody else")
+        if until > self.deadline:
             raise SimulationError(f"the world has not ended after {self.now - START:.0f} s")
         self._due()
 
