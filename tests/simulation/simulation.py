@@ -6,7 +6,6 @@ import asyncio
 import atexit
 import gc
 import hashlib
-import logging
 import random
 import shutil
 import sys
@@ -202,11 +201,9 @@ def _collect() -> None:
     """Have nothing of a world left. Its killed processes could not end what they had begun, and nobody is to hear that
     from their destructors."""
     before, sys.unraisablehook = sys.unraisablehook, lambda _: None
-    logging.disable(logging.CRITICAL)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
             gc.collect()
     finally:
-        logging.disable(logging.NOTSET)
         sys.unraisablehook = before

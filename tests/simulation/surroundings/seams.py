@@ -15,16 +15,14 @@ import random
 import sqlite3
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from contextvars import copy_context
 from functools import cache, partial
 from queue import Empty
 from typing import Any
-from unittest import mock
 
 import sqlalchemy as sa
 from httpx._transports import default
-from sqlalchemy import exc
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gateway import app, memory
@@ -150,10 +148,6 @@ ENGINES: dict[tuple[str, str, str], sa.Engine] = {}
 it."""
 SEAMS: list[Seams] = []
 """Those of the world under way."""
-key_of_password = cache(hashlib.pbkdf2_hmac)
-"""Logins are slow on purpose."""
-authorities = cache(default.create_ssl_context)
-"""For requests to other processes, which use none: to read them takes longer than all the rest of a start."""
 IN_SETS = (HttpToolsProtocol, Served, Consumer, LeaseChannel, Upstream)
 """Classes whose objects are held in sets that somebody goes through. By their place in memory the order would be
 another one in each process."""
@@ -204,45 +198,21 @@ class Seams:
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Replace everything."""
-        loop = self.loop
-        with ExitStack() as stack:
-            stack.enter_context(
-                replaced(clock, now=loop.wall, now_ns=loop.wall_ns, monotonic=loop.time, block=self._block)
-            )
-            stack.enter_context(replaced(ids, random_bytes=self.ids_chance.randbytes, fraction=self.ids_chance.random))
-            stack.enter_context(
-                replaced(threads, run=self._run, submit=self.submit, pool=self._pool, start=self._start, guard=Guard)
-            )
-            for target, name, value in (
-                (app, "_listen", lambda host, port, name: self.network.listen(host, port)),
-                (app, "most_connections", lambda: 1_000),
-                (memory, "give_back", lambda: False),
-                (memory, "map_large", lambda: False),
-                (writer, "SimpleQueue", ThreadQueue),
-                (Database, "_engine", self._engine(Database._engine)),
-                (Database, "lock", self._lock(Database.lock)),
-                (engine, "filesystem_of", lambda folder: "tmpfs"),
-                (loop, "call_soon_threadsafe", self._from_thread),
-                (loop, "create_server", self.network.create_server),
-                (loop, "create_connection", self.network.create_connection),
-                (queues.Queue, "publish", _noted(self, queues.Queue.publish)),
-                (hashlib, "pbkdf2_hmac", key_of_password),
-                (default, "create_ssl_context", authorities),
-                (asyncio.tasks._all_tasks, "add", lambda task: None),  # type: ignore[attr-defined]  # nodes know theirs
-            ):
-                stack.enter_context(mock.patch.object(target, name, value, create=True))
-            for kind in IN_SETS:
-                stack.enter_context(mock.patch.object(kind, "__hash__", _same_hash))
-            if self.is_shared:
-                stack.enter_context(mock.patch.object(Database, "__init__", _without_path(Database.__init__)))
-                stack.enter_context(mock.patch.object(Database, "shared", True))
-            named = GuardedTransport.__init__.__kwdefaults__
-            stack.enter_context(mock.patch.dict(named, {"dial": self.network.dial}))
-            logging.disable(logging.CRITICAL)
-            stack.callback(logging.disable, logging.NOTSET)
+        _install()
+        loop, network = self.loop, self.network
+        loop.call_soon_threadsafe = self._from_thread  # type: ignore[method-assign]
+        loop.create_server = network.create_server  # type: ignore[assignment]
+        loop.create_connection = network.create_connection  # type: ignore[assignment]
+        with (
+            replaced(clock, now=loop.wall, now_ns=loop.wall_ns, monotonic=loop.time, block=self._block),
+            replaced(ids, random_bytes=self.ids_chance.randbytes, fraction=self.ids_chance.random),
+            replaced(threads, run=self._run, submit=self.submit, pool=self._pool, start=self._start, guard=Guard),
+        ):
             SEAMS.append(self)
-            stack.callback(SEAMS.remove, self)
-            yield
+            try:
+                yield
+            finally:
+                SEAMS.remove(self)
 
     # ------------------------------------------------------------------------------------------- threads
 
@@ -312,70 +282,111 @@ class Seams:
 
     # ------------------------------------------------------------------------------------------- SQLite
 
-    def _engine(self, original: Callable[..., sa.Engine]) -> Callable[..., sa.Engine]:
-        def made(database: Database, begin: str, cache: int, **options: Any) -> sa.Engine:
-            key = NODE.get().name, str(database.url), begin
-            found = ENGINES.get(key)
-            if found is None:
-                found = ENGINES[key] = original(database, begin, cache, **options)
-                sa.event.listen(found, "connect", lambda connection, _: SEAMS[-1].connected(connection))
-                if begin != "BEGIN":
-                    sa.event.listen(found, "commit", lambda connection: SEAMS[-1].commits(connection))
-            return found
-
-        return made
-
     def connected(self, connection: Any) -> None:
         """A node has opened the ledger once more."""
         connection.create_function("julianday", 1, self._julian)
         connection.execute("PRAGMA synchronous=OFF")  # no power is lost here, and it takes time
         self.ledgers.connections.setdefault(NODE.get(), []).append(connection)
 
-    def commits(self, connection: sa.Connection) -> None:
+    def commits(self, connection: Any) -> None:
         """A node is about to commit."""
         node = NODE.get()
         self.ledgers.commits += 1
         try:
             self.ledgers.on_commit(node, self.ledgers.commits)
         except Killed:
-            connection.connection.rollback()  # it dies with its process, which the others must not wait for
+            connection.rollback()  # it dies with its process, which the others must not wait for
             raise
         if node.name in self.ledgers.failing:
-            raise exc.OperationalError("COMMIT", {}, sqlite3.OperationalError("disk I/O error"))
-
-    def _lock(self, original: Callable[[Database], Any]) -> Callable[[Database], Any]:
-        def lock(database: Database) -> Any:
-            found = original(database)
-            if found is not None:
-                self.ledgers.locks.setdefault(NODE.get(), []).append(found)
-            return found
-
-        return lock
+            raise sqlite3.OperationalError("disk I/O error")
 
     def _julian(self, _: str) -> float:
         return self.loop.wall() / 86_400 + 2_440_587.5
 
 
-def _without_path(original: Callable[[Database, str], None]) -> Callable[[Database, str], None]:
-    """Have nothing looked after, locked or counted that only a file of one process has."""
+@cache
+def _install() -> None:
+    """Replace what each world finds replaced, for the rest of the process. If a class was put back after each
+    world, the interpreter would forget all that it knows of it."""
+    for target, name, value in (
+        (app, "_listen", lambda host, port, name: SEAMS[-1].network.listen(host, port)),
+        (app, "most_connections", lambda: 1_000),
+        (memory, "give_back", lambda: False),
+        (memory, "map_large", lambda: False),
+        (writer, "SimpleQueue", ThreadQueue),
+        (Database, "__init__", _without_path(Database.__init__)),
+        (Database, "_engine", _kept(Database._engine)),
+        (Database, "lock", _lock(Database.lock)),
+        (Database, "shared", property(lambda database: SEAMS[-1].is_shared or database.dialect != "sqlite")),
+        (engine, "filesystem_of", lambda folder: "tmpfs"),
+        (queues.Queue, "publish", _noted(queues.Queue.publish)),
+        (hashlib, "pbkdf2_hmac", _key_of_password),
+        (default, "create_ssl_context", cache(default.create_ssl_context)),  # takes longer than all the rest of a start
+        (asyncio.tasks._all_tasks, "add", lambda task: None),  # type: ignore[attr-defined]  # nodes know theirs
+        *((kind, "__hash__", _same_hash) for kind in IN_SETS),
+    ):
+        setattr(target, name, value)
+    named = GuardedTransport.__init__.__kwdefaults__
+    named["dial"] = lambda address, port: SEAMS[-1].network.dial(address, port)
+    logging.disable(logging.CRITICAL)
 
-    def made(database: Database, url: str) -> None:
-        original(database, url)
-        database.path = None
+
+def _key_of_password(name: str, password: bytes, salt: bytes, iterations: int) -> bytes:
+    """A digest, which takes no time: the real one is slow on purpose."""
+    return hashlib.new(name, b"%d %b %b" % (iterations, salt, password)).digest()
+
+
+def _kept(original: Callable[..., sa.Engine]) -> Callable[..., sa.Engine]:
+    """Keep engines, and have the seams hear of their connections and commits."""
+
+    def made(database: Database, begin: str, cache: int, **options: Any) -> sa.Engine:
+        key = NODE.get().name, str(database.url), begin
+        found = ENGINES.get(key)
+        if found is None:
+            found = ENGINES[key] = original(database, begin, cache, **options)
+            sa.event.listen(found, "connect", lambda connection, _: SEAMS[-1].connected(connection))
+            if begin != "BEGIN":
+                dialect: Any = found.dialect
+                commit = dialect.do_commit
+                dialect.do_commit = lambda connection: (SEAMS[-1].commits(connection), commit(connection))
+        return found
 
     return made
 
 
-def _noted(self: Seams, original: Callable[..., bool]) -> Callable[..., bool]:
+def _lock(original: Callable[[Database], Any]) -> Callable[[Database], Any]:
+    """Know who holds which files."""
+
+    def lock(database: Database) -> Any:
+        found = original(database)
+        if found is not None:
+            SEAMS[-1].ledgers.locks.setdefault(NODE.get(), []).append(found)
+        return found
+
+    return lock
+
+
+def _without_path(original: Callable[[Database, str], None]) -> Callable[[Database, str], None]:
+    """Where processes share a ledger, have nothing looked after, locked or counted that only a file of one process
+    has."""
+
+    def made(database: Database, url: str) -> None:
+        original(database, url)
+        if SEAMS[-1].is_shared:
+            database.path = None
+
+    return made
+
+
+def _noted(original: Callable[..., bool]) -> Callable[..., bool]:
     """Note when a message came to a queue of a far broker."""
 
-    on_message = self.on_message
-
     def publish(queue: Any, envelope: Any, now: float, promised: bool = False) -> bool:
-        entered = ENTERED.get(NODE.get().name)
+        name = NODE.get().name
+        entered = ENTERED.get(name)
         if entered is not None:  # what a prepared branch holds was durable before
             entered.setdefault(envelope, (-1.0 if promised else now, envelope.publisher))
-            on_message(NODE.get().name, len(entered))
+            SEAMS[-1].on_message(name, len(entered))
         return original(queue, envelope, now, promised)
 
     return publish
