@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from contextlib import closing
-from typing import Final
+from typing import Any, Final
 
 from tests.faults.checker import Settled, check
 from tests.simulation.scene import Scene
@@ -72,10 +71,13 @@ class Judge:
 
     def _rows(self) -> list[str]:
         """Tables of the ledger that hold open work."""
+        counts = self._read(OPEN_WORK)
+        return [f"{count} rows of {table}" for table, count in counts if count]
+
+    def _read(self, query: str) -> list[Any]:
         if self._reader is None:
             self._reader = sqlite3.connect(self.scene.folder / "ledger.db")
-        counts = self._reader.execute(OPEN_WORK).fetchall()
-        return [f"{count} rows of {table}" for table, count in counts if count]
+        return self._reader.execute(query).fetchall()
 
     # ------------------------------------------------------------------------------------------- of a process
 
@@ -149,5 +151,4 @@ class Judge:
 
     def _judge_events(self) -> None:
         """Every event of the ledger follows one that it may follow."""
-        with closing(sqlite3.connect(self.scene.folder / "ledger.db")) as connection:
-            self.scene.result.problems += impossible_traces(connection.execute(QUERY))
+        self.scene.result.problems += impossible_traces(self._read(QUERY))

@@ -67,7 +67,7 @@ class Scene:
     def note(self, kind: str, *words: object) -> None:
         """Write a line of the trace."""
         self.result.counts[kind] += 1
-        self.result.trace.append(f"{self.loop.now - START:9.4f} {kind:<8} " + " ".join(str(word) for word in words))
+        self.result.trace.append(f"{self.loop.now - START:9.4f} {kind:<8} " + " ".join(map(str, words)))
 
     def problem(self, text: str, *culprits: object) -> None:
         """Something that must not be."""

@@ -142,6 +142,8 @@ class SimLoop(asyncio.BaseEventLoop):
         self.steps = 0
         self.still = 0
         self.world = Node("world")
+        self.running = self.world
+        """Whose turn it is."""
         self.kept: list[object] = []
         """What belongs to killed nodes: its destructors must not run before the world has ended."""
         self._numbers = itertools.count(1)
@@ -149,7 +151,6 @@ class SimLoop(asyncio.BaseEventLoop):
         self._timers: list[tuple[float, float, int, SimTimer]] = []
         self.deadline = float("inf")
         """A world that lasts longer than this is an error."""
-        self.set_task_factory(self._make_task)
 
     # ------------------------------------------------------------------------------------------- time and turns
 
@@ -167,8 +168,11 @@ class SimLoop(asyncio.BaseEventLoop):
     def call_soon(self, callback: Callable[..., object], *args: Any, context: Context | None = None) -> SimHandle:
         handle = _new(SimHandle)
         handle._callback, handle._args, handle._cancelled = callback, args, False
-        handle._context = context = copy_context() if context is None else context
-        handle.node = node = context.get(NODE, self.world)
+        if context is None:
+            handle._context, node = copy_context(), self.running
+        else:
+            handle._context, node = context, context.get(NODE, self.world)
+        handle.node = node
         if node.alive:
             node.ready.append(handle)
             if not node.is_queued:
@@ -194,8 +198,10 @@ class SimLoop(asyncio.BaseEventLoop):
     ) -> SimTimer:
         handle = _new(SimTimer)
         handle._callback, handle._args, handle._cancelled, handle._when = callback, args, False, when
-        handle._context = context = copy_context() if context is None else context
-        handle.node = context.get(NODE, self.world)
+        if context is None:
+            handle._context, handle.node = copy_context(), self.running
+        else:
+            handle._context, handle.node = context, context.get(NODE, self.world)
         heappush(self._timers, (when, self.chance.random(), next(self._numbers), handle))
         return handle
 
@@ -232,6 +238,7 @@ class SimLoop(asyncio.BaseEventLoop):
             runnable[index] = runnable[-1]
             runnable.pop()
             node.is_queued = False
+            self.running = node
             ready = node.ready
             for _ in range(len(ready)):
                 handle = ready.popleft()
@@ -309,13 +316,17 @@ class SimLoop(asyncio.BaseEventLoop):
         """The timers that a node has set."""
         return [handle for _, _, _, handle in self._timers if not handle._cancelled and handle.node is node]
 
-    def _make_task(self, loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> SimTask:
-        task = SimTask(work, loop=self, **options)
+    def create_task(  # type: ignore[override]
+        self, work: Any, *, name: str | None = None, context: Context | None = None
+    ) -> SimTask:
+        task = SimTask(work, loop=self, name=name, context=context)
         task.number = next(self._numbers)
-        context = options.get("context")
-        node = (context.get(NODE) if context is not None else NODE.get(None)) or self.world
+        node = self.running if context is None else context.get(NODE, self.world)
         node.add(task)
         return task
+
+    get_debug = staticmethod(bool)  # type: ignore[assignment]
+    """Never. Each future asks, so it is no function of Python's."""
 
     def create_future(self) -> SimFuture:
         future = SimFuture(loop=self)

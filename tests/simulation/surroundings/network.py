@@ -266,7 +266,9 @@ class Transport(asyncio.Transport):
         else:
             pieces = [octets]
         for piece in pieces:
-            self._last = max(self._last, now + network.latency())
+            arrives = now + network.latency()
+            if arrives > self._last:
+                self._last = arrives
             self._sent.append((now, self._last, piece))
         self._size += len(octets)
         if self._size > self._high and not self._paused:
@@ -334,9 +336,9 @@ class Transport(asyncio.Transport):
     def wake(self) -> None:
         """Have what is under way arrive in its time. Runs at the other end, which it arrives at."""
         if self._timer is None and self._sent:
-            other = self.other
-            self._timer = self._loop.call_at(
-                max(self._loop.now, self._sent[0][1]), self._arrive, context=other._context
+            loop, arrives = self._loop, self._sent[0][1]
+            self._timer = loop.call_at(
+                arrives if arrives > loop.now else loop.now, self._arrive, context=self.other._context
             )
 
     def _arrive(self) -> None:
@@ -379,7 +381,8 @@ class Transport(asyncio.Transport):
 
     def _hand(self, at: float, octets: bytes) -> None:
         heard, name = self.network.heard, self.node.name
-        heard[name] = max(at, heard.get(name, -1.0))
+        if at > heard.get(name, -1.0):
+            heard[name] = at
         self.other.protocol.data_received(octets)
 
     def _find_cut(self) -> Cut | None:

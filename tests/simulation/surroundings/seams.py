@@ -39,7 +39,7 @@ from gateway.runtime.threads import threads
 from gateway.upstreams.consuming.consumers import Consumer
 from gateway.upstreams.consuming.leases import LeaseChannel
 from gateway.upstreams.upstream import Upstream
-from tests.simulation.surroundings.loop import NODE, Node, SimLoop
+from tests.simulation.surroundings.loop import NODE, START, WALL, Node, SimLoop
 from tests.simulation.surroundings.network import Network
 
 
@@ -108,14 +108,16 @@ class FakeThread:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self.seams.begin_thread()
         try:
-            with self.seams.inside_thread():
-                self.call()
+            self.call()
         except Parked:
             return
         except Killed:  # the node is killed in the world's next turn: until then this thread does nothing
             self._scheduled = True
             return
+        finally:
+            self.seams.end_thread()
         if not self.done.done():
             self.done.set_result(None)
 
@@ -218,21 +220,19 @@ class Seams:
 
     def thread_delay(self) -> float:
         """After how long a thread gets its turn, in seconds."""
-        node = NODE.get()
-        return self.ledgers.slow.get(node.name, 0.0) + int(self.chance.random() * 3) * 0.0002
+        return self.ledgers.slow.get(self.loop.running.name, 0.0) + int(self.chance.random() * 3) * 0.0002
 
-    @contextmanager
-    def inside_thread(self) -> Iterator[None]:
-        """What is handed to the loop meanwhile arrives when the thread's work has taken its time."""
+    def begin_thread(self) -> None:
+        """A thread works: what is handed to the loop meanwhile arrives when its work has taken its time."""
         self._inside = True
-        try:
-            yield
-        finally:
-            self._inside = False
-            delay = self.thread_delay()
-            answers, self._answers = self._answers, []
-            for callback, arguments in answers:
-                self.loop.call_later(delay, callback, *arguments)
+
+    def end_thread(self) -> None:
+        """It has worked."""
+        self._inside = False
+        delay = self.thread_delay()
+        answers, self._answers = self._answers, []
+        for callback, arguments in answers:
+            self.loop.call_later(delay, callback, *arguments)
 
     def _from_thread(self, callback: Callable[..., object], *args: Any, context: Any = None) -> Any:
         if self._inside:
@@ -301,7 +301,7 @@ class Seams:
             raise sqlite3.OperationalError("disk I/O error")
 
     def _julian(self, _: str) -> float:
-        return self.loop.wall() / 86_400 + 2_440_587.5
+        return (WALL + self.loop.now - START) / 86_400 + 2_440_587.5
 
 
 @cache
