@@ -591,6 +591,10 @@ class ClientChannel(BaseChannel):
         known = self.consumers.pop(method.consumer_tag, None) is not None
         if not method.nowait or (known and self.session.answers_cancels):
             self.write(methods.BasicCancelOk(method.consumer_tag))
+        elif known:
+            # RabbitMQ 4.3.6 keeps the tag of a consumer that has held messages for too long, and ends the connection of
+            # who uses it again. No broker minds the cancel of a tag that it does not know.
+            self.write(methods.BasicCancel(method.consumer_tag, True))
         self.session.emit(operations.Cancelled(self.number, method.consumer_tag))
 
     def closed_by_peer(self, method: methods.ChannelClose) -> None:

@@ -528,6 +528,8 @@ def test_recover_forgets_what_was_out(version: Version) -> None:
 def test_the_server_ends_a_consumer(version: Version) -> None:
     server = consuming(version)
     assert server.say(m.BasicCancel("tag", True)) == [Cancelled(1, "tag")]
+    assert methods(server) == [m.BasicCancel("tag", True)]  # for a broker that keeps the tag: it may be used again
+    assert server.say(m.BasicCancel("tag", True)) == [Cancelled(1, "tag")]
     assert server.heard() == []
     server.send(Consume(1, "q", "tag"))
     server.heard()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pika
+import pika.exceptions
 import pytest
 
 from tests.clients.libraries import SUITES
@@ -24,6 +25,10 @@ WITHIN = 20.0
 """Seconds that they may take to come."""
 MORE_WITHIN = 2.0
 """Seconds in which more would have come."""
+TOO_LONG_MS = 1_000
+"""How long a client may keep a message of a queue, in milliseconds."""
+CANCELED_WITHIN = 60.0
+"""Seconds in which RabbitMQ notices that."""
 AMQPLIB = Path(__file__).parent / "amqplib.cjs"
 
 
@@ -88,3 +93,40 @@ def test_a_prefetch_for_the_whole_channel(
     queues = [unique_name("global") for _ in range(2)]
     assert limited(front.port, queues) == LIMIT
     assert limited(rabbitmq43.port, queues) > LIMIT
+
+
+def consumed_again(port: int, queue: str) -> bytes:
+    """What a client gets that keeps a message for too long. RabbitMQ cancels its consumer, and it begins again with the
+    same tag, as robust clients do."""
+    connection = pika.BlockingConnection(pika.ConnectionParameters(HOST, port, heartbeat=0))
+    try:
+        channel = connection.channel()
+        channel.queue_declare(
+            queue, durable=True, arguments={"x-queue-type": "quorum", "x-consumer-timeout": TOO_LONG_MS}
+        )
+        canceled: list[Any] = []
+        channel.add_on_cancel_callback(canceled.append)
+        channel.basic_consume(queue, lambda *rest: None, consumer_tag="mine")
+        channel.basic_publish("", queue, b"m")
+        deadline = time.monotonic() + CANCELED_WITHIN
+        while not canceled and time.monotonic() < deadline:
+            connection.process_data_events(0.5)
+        got: list[bytes] = []
+        channel.basic_consume(queue, lambda _, method, properties, body: got.append(body), True, consumer_tag="mine")
+        deadline = time.monotonic() + WITHIN
+        while not got and time.monotonic() < deadline:
+            connection.process_data_events(0.5)
+        channel.queue_delete(queue)
+        return got[0]
+    finally:
+        if connection.is_open:
+            connection.close()
+
+
+def test_a_consumer_that_begins_again_with_its_tag(
+    rabbitmq43: Any, front: RunningFront, unique_name: Callable[[str], str]
+) -> None:
+    assert consumed_again(front.port, unique_name("late")) == b"m"
+    assert front.call(lambda front: front.counts.restores) == 0
+    with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match="attempt to reuse consumer tag"):
+        consumed_again(rabbitmq43.port, unique_name("late"))
