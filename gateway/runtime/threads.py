@@ -32,7 +32,7 @@ class StarvationGuard:
     A thread that waits for the interpreter's lock asks for it after a whole interval in which nobody released it. An
     event loop releases it for every look at its sockets. One that answers short requests without a pause does so more
     than once in an interval, and takes it back before another thread has woken up, which then waits again from the
-    start: a transaction of 3 ms took 1.7 s. While work waits for a thread that finishes nothing, the interval is short.
+    start: a pull of 3 ms took 1.7 s. While work waits for a thread that finishes nothing, the interval is short.
 
     All methods belong to the event loop.
     """
