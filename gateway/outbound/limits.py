@@ -31,10 +31,10 @@ class OutboundLimits:
     """Most connections at once, those being opened and those kept open included."""
     connections_per_site: int = 128
     """Most connections at once to one scheme, host and port."""
-    idle: int = 256
+    idle: int = 512
     """Most connections kept open for the next request."""
-    idle_per_site: int = 16
-    """Most of them to one scheme, host and port."""
+    idle_per_site: int = 100
+    """Most of them to one scheme, host and port: as many as an endpoint may have requests under way."""
     idle_timeout: float = 30.0
     """How long a connection is kept open without a request."""
     lifetime: float = 300.0

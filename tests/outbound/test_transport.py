@@ -214,6 +214,15 @@ async def test_few_connections_are_kept(make: Make, server: Endpoint) -> None:
     assert some.idle == 1
 
 
+async def test_each_of_100_requests_at_once_finds_its_connection_again(make: Make, server: Endpoint) -> None:
+    transport = make()
+    first, second = 0, 0
+    for _ in range(2):
+        await asyncio.gather(*(transport.send("POST", server.url("/200")) for _ in range(100)))
+        first, second = second, server.connections
+    assert (first, second) == (100, 100)
+
+
 async def test_idle_connections_are_closed_in_time(make: Make, server: Endpoint) -> None:
     transport = make(idle_timeout=0.4)
     await transport.send("POST", server.url("/200"))
