@@ -78,13 +78,15 @@ class SharedSecret:
 
     scheme = "v1"
     prefix = "whsec_"
-    __slots__ = ("_octets",)
+    __slots__ = ("_keyed", "_octets")
 
     def __init__(self, octets: bytes) -> None:
         """Raises EncodeError where it is too short or too long."""
         if not SECRET_MIN <= len(octets) <= SECRET_MAX:
             raise EncodeError(f"webhook secret: {len(octets)} octets, it must have {SECRET_MIN} to {SECRET_MAX}")
         self._octets = octets
+        self._keyed = hmac.new(octets, digestmod="sha256")
+        """The key is in it, and no text yet: setting the key takes half of the time of a signature."""
 
     @classmethod
     def generate(cls, random: Random) -> SharedSecret:
@@ -105,7 +107,9 @@ class SharedSecret:
 
     def sign(self, text: bytes) -> bytes:
         """HMAC-SHA256."""
-        return hmac.digest(self._octets, text, "sha256")
+        signature = self._keyed.copy()
+        signature.update(text)
+        return signature.digest()
 
     def verifies(self, text: bytes, signature: bytes) -> bool:
         """In constant time."""
