@@ -39,7 +39,7 @@ if [ "$(cat "$suites/.installed" 2>/dev/null || true)" != "$sum" ]; then
     cp suites/aiormq_conftest.py "$suites/aiormq/conftest.py"
     command -v npm >/dev/null || { say "there is no npm: install it (Debian: apt-get install npm)"; exit 1; }
     cp -r suites/node "$suites/node"
-    npm ci --silent --no-audit --no-fund --prefix "$suites/node" ||
+    npm ci --loglevel=error --no-audit --no-fund --prefix "$suites/node" ||
         { say "npm could not install amqplib: see its message above"; exit 1; }
     found=$(go mod download -json "$go_module@$go_version")
     [ "$(printf '%s' "$found" | sed -n 's/.*"Sum": "\(.*\)".*/\1/p')" = "$go_sum" ] ||
