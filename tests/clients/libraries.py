@@ -167,7 +167,6 @@ LIBRARIES = (
             "test_connection_close_during_publish_drain": "fails now and then, directly too",
         },
         seconds=20,
-        kinds=("rabbitmq-3.10", "rabbitmq-4.0", "brokerj"),
     ),
     Library(
         "aio_pika",
@@ -194,7 +193,7 @@ LIBRARIES = (
         },
         {"connect_robust": _AGAIN},
         seconds=20,
-        kinds=("rabbitmq-3.10", "rabbitmq-4.0"),
+        kinds=("rabbitmq-3.10", "rabbitmq-4.0", "rabbitmq-4.3"),
     ),
     Library(
         "celery",
