@@ -193,7 +193,6 @@ LIBRARIES = (
         },
         {"connect_robust": _AGAIN},
         seconds=20,
-        kinds=("rabbitmq-3.10", "rabbitmq-4.0", "rabbitmq-4.3"),
     ),
     Library(
         "celery",

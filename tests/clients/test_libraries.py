@@ -18,9 +18,10 @@ pytestmark = pytest.mark.broker
 
 TARGETS = (("rabbitmq-3.10", "0-9-1"), ("rabbitmq-4.0", "0-9-1"), ("rabbitmq-4.3", "0-9-1"), ("brokerj", "0-9-1"))
 """Servers, and what the front speaks with them."""
-KNOWN = {"brokerj": (b"Unsupported queue declare argument(s)", b"No such queue")}
+KNOWN = {"brokerj": (b"Unsupported queue declare argument(s)", b"No such queue", b"Cannot subscribe to queue")}
 """For what Broker-J ends a connection of 0-9-1, where RabbitMQ ends the channel: arguments of a queue that are
-RabbitMQ's, and basic.get from a queue that is not there. The front opens the connection again, and its clients stay."""
+RabbitMQ's, basic.get from a queue that is not there, and basic.consume from one that somebody else consumes alone. The
+front opens the connection again, and its clients stay."""
 
 
 @pytest.mark.parametrize(
