@@ -83,6 +83,21 @@ async def test_each_is_told_what_is_its_own(ledger: Ledger) -> None:
     assert [type(error) for error in lost] == [type(None), KeyLost]
 
 
+@pytest.mark.parametrize("endings", [(ANSWERED, UNKNOWN), (UNKNOWN, ANSWERED)])
+async def test_of_two_ends_of_a_key_in_one_commit_the_first_counts(ledger: Ledger, endings: tuple[str, str]) -> None:
+    [one] = wanted(1)
+    assert await ledger.keyring.claim("shop", [one]) == [New()]
+    kinds = EventKind.CONFIRMED, EventKind.UNKNOWN
+    ends = [confirmed(one, ending, kind) for ending, kind in zip(endings, kinds, strict=True)]
+    first, second = await ledger.keyring.end("shop", ends)
+    assert first is None
+    assert isinstance(second, KeyLost)
+    events, _ = await ledger.events_after({}, 10)
+    assert [event.kind for event in events] == [EventKind.ACCEPTED, EventKind.CONFIRMED]
+    [found] = await ledger.keyring.claim("shop", [one])
+    assert isinstance(found, StoredAnswer if endings[0] == ANSWERED else Unknown)
+
+
 async def test_a_bad_message_costs_only_its_own_key(ledger: Ledger, sql: Sql) -> None:
     some = wanted(9)
     bad = Wanted("bad", b"b" * 32, [intent(b"too short")])
