@@ -36,8 +36,11 @@ def make_folder(path: Path, mode: int = 0o777) -> None:
         make_folder(path.parent)
         make_folder(path, mode)
     except FileExistsError:
-        if not path.is_dir():
+        if path.is_dir():
+            return
+        if os.path.lexists(path):
             raise
+        make_folder(path, mode)  # somebody else has made it, and has deleted it since
     else:
         flush(path.parent)
 
