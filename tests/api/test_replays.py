@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import httpx
 import pytest
 
 from gateway.api.app import Api
+from gateway.budgets import ShareHolder
 from gateway.config import HttpSettings
 from gateway.ledger import BacklogSettlement, Ending, EventKind, id_text
 from tests.api.conftest import problem
@@ -159,6 +162,86 @@ async def test_listed_and_read(client: httpx.AsyncClient, house: House) -> None:
         problem(await client.get(f"/v1/deliveries?{query}"), 422, "invalid_parameter")
     for id in ("x", "01980000-0000-7000-8000-000000000000"):
         problem(await client.get(f"/v1/deliveries/{id}"), 404, "delivery_not_found")
+
+
+@pytest.mark.parametrize(
+    ("body", "body_max", "payload", "encoding", "count"),
+    [
+        (b"dead", 0, "", "string", 0),
+        (b"dead", 3, "dea", "string", 3),
+        (b"dead", 4, "dead", "string", 4),
+        (b"dead", 1 << 20, "dead", "string", 4),
+        ("ééé".encode(), 3, "é", "string", 2),
+        (b"\xff\x00\x01", 2, "/wA=", "base64", 2),
+        (b"ab\xff", 2, "ab", "string", 2),
+        (b"ab\xc3", 3, "YWLD", "base64", 3),
+        (b"", 0, "", "string", 0),
+    ],
+)
+async def test_a_body_in_part(
+    client: httpx.AsyncClient, house: House, body: bytes, body_max: int, payload: str, encoding: str, count: int
+) -> None:
+    (id,) = await house.dead(1, text=body)
+    whole = (await client.get(f"/v1/deliveries/{id_text(id)}")).json()
+    assert whole.keys().isdisjoint({"cut", "payload_bytes"})
+    found = (await client.get(f"/v1/deliveries/{id_text(id)}?body_max={body_max}")).json()
+    assert (found["message"]["payload"], found["message"]["payload_encoding"]) == (payload, encoding)
+    assert (found["payload_bytes"], found["octets"], found["cut"]) == (count, len(body), len(body) > body_max)
+    others = {"payload": "", "payload_encoding": ""}
+    assert {**found["message"], **others} == {**whole["message"], **others}
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [("-1", ">= 0"), (str((1 << 20) + 1), "<= 1048576"), ("many", "integer"), ("1.5", "integer"), ("", "integer")],
+)
+async def test_a_part_that_cannot_be_shown(client: httpx.AsyncClient, house: House, given: str, expected: str) -> None:
+    (id,) = await house.dead(1)
+    found = problem(await client.get(f"/v1/deliveries/{id_text(id)}?body_max={given}"), 422, "invalid_parameter")
+    (error,) = found["errors"]
+    assert (error["parameter"], given in error["detail"]) == ("body_max", True)
+    assert expected in error["detail"]
+
+
+async def test_a_body_as_a_file(client: httpx.AsyncClient, house: House) -> None:
+    body = b"<script>alert(1)</script>" + bytes(range(256)) * 1_000
+    (id,) = await house.dead(1, text=body)
+    path = f"/v1/deliveries/{id_text(id)}/body"
+    answer = await client.get(path)
+    assert (answer.status_code, answer.content) == (200, body)
+    assert answer.headers["content-type"] == "application/octet-stream"
+    assert answer.headers["content-length"] == str(len(body))
+    assert answer.headers["content-disposition"] == f'attachment; filename="{id_text(id)}.bin"'
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["content-security-policy"] == "default-src 'none'; sandbox"
+    assert answer.headers["cache-control"] == "no-store"
+    problem(await client.get(f"{path}?body_max=1"), 422, "invalid_parameter")
+    problem(await client.get("/v1/deliveries/x/body"), 404, "delivery_not_found")
+
+
+async def test_a_body_that_is_damaged(client: httpx.AsyncClient, house: House) -> None:
+    (id,) = await house.dead(1)
+    with closing(sqlite3.connect(house.url.removeprefix("sqlite:///"))) as connection, connection:
+        ((before,),) = connection.execute("SELECT payload FROM bodies").fetchall()
+        connection.execute("UPDATE bodies SET payload = ?", (before + b"x",))
+    path = f"/v1/deliveries/{id_text(id)}"
+    for query in ("", "?body_max=10"):
+        assert (await client.get(path + query)).json()["message"] is None
+    found = problem(await client.get(f"{path}/body"), 500, "ledger_damaged")
+    assert id_text(id) in found["detail"]
+
+
+async def test_a_body_is_counted_before_it_is_read(client: httpx.AsyncClient, house: House) -> None:
+    """A client that holds something else may be refused, and then nothing is read."""
+    (id,) = await house.dead(1, text=bytes(200_000))
+    budget = house.gateway.budgets["bytes"]
+    holder = ShareHolder("anonymous", is_admin=True, is_alone=True)
+    budget.take(holder, budget.total)
+    for path in ("", "?body_max=10", "/body"):
+        problem(await client.get(f"/v1/deliveries/{id_text(id)}{path}"), 503, "overloaded")
+    budget.give(holder, budget.total)
+    assert len((await client.get(f"/v1/deliveries/{id_text(id)}/body")).content) == 200_000
+    assert budget.held == 0
 
 
 async def test_dead_letters_are_counted_by_code(client: httpx.AsyncClient, house: House) -> None:

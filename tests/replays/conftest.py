@@ -113,13 +113,19 @@ class House:
         return ids
 
     async def dead(
-        self, count: int, *, alive: bool = False, code: str = "", subscription: str = "billing"
+        self,
+        count: int,
+        *,
+        alive: bool = False,
+        code: str = "",
+        subscription: str = "billing",
+        text: bytes = b"dead %d",
     ) -> list[bytes]:
-        """Dead messages of a subscription."""
+        """Dead messages of a subscription. ``text``: their bodies, ``%d`` is the number of each."""
         owed = []
         entries = []
         for number in range(count):
-            body = b"dead %d" % number
+            body = text.replace(b"%d", b"%d" % number)
             message_id = self.gateway.ids()
             at = time_ns() // 1000
             message = NewMessage(

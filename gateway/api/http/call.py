@@ -220,8 +220,17 @@ class Call:
         Raises:
             BudgetExceeded, Overloaded: it may not be held.
         """
-        size = len(answer.body)
-        if size <= max(ONE_PIECE, self.holds) or self.route.tag == "documents":
+        if self.route.tag != "documents":
+            self.hold_for_answer(len(answer.body))
+
+    def hold_for_answer(self, size: int) -> None:
+        """Count these many bytes, of which an answer will be made, until it is over. A GET to a client that holds
+        something else may be refused.
+
+        Raises:
+            BudgetExceeded, Overloaded: they may not be held.
+        """
+        if size <= max(ONE_PIECE, self.holds):
             return
         if self.route.method == "GET" and self.gateway.budgets["bytes"].held_by(self.client) > self.holds:
             self.hold(size)

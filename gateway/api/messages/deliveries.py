@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 from starlette.responses import Response
 
 from gateway.api.about.schemas import Input, Output, PageQuery
@@ -17,11 +17,13 @@ from gateway.api.history.dead_letters import of_delivery
 from gateway.api.http.call import Call, answer, invalid_setting, no_content, page_headers
 from gateway.api.http.problems import wrong_parameter
 from gateway.api.http.routing import Route, Scope
+from gateway.api.messages.bodies import BodyMax, file_answer, payload_of
 from gateway.api.resources.replays import Replay, describe, the_replays
-from gateway.core.publishing.envelopes import EnvelopeError
+from gateway.core.publishing.envelopes import NOT_AS_WRITTEN, EnvelopeError
 from gateway.core.publishing.outbox import moment
-from gateway.core.sources.stored import open_envelope
-from gateway.errors import EncodeError, NoSuchDelivery, StateError
+from gateway.core.sources.stored import Stored, open_envelope
+from gateway.core.sources.turns import aside
+from gateway.errors import EncodeError, LedgerDamaged, NoSuchDelivery, StateError
 from gateway.ledger import (
     BacklogEntry,
     BacklogSettlement,
@@ -89,6 +91,10 @@ class DeliveryWithMessage(DeliveryRow, omit_defaults=False):
 
     message: ReceivedMessage | None
     """The message; ``null`` where it cannot be read."""
+    cut: bool | UnsetType = UNSET
+    """With ``body_max``: whether ``payload`` has the beginning of the body only."""
+    payload_bytes: int | UnsetType = UNSET
+    """With ``body_max``: how many bytes of the body ``payload`` has, of ``octets``."""
 
 
 class DeliveryPage(Output, omit_defaults=False):
@@ -96,6 +102,12 @@ class DeliveryPage(Output, omit_defaults=False):
 
     deliveries: list[DeliveryRow]
     """The deliveries of this page."""
+
+
+class DeliveryQuery(Input):
+    """How much to show."""
+
+    body_max: Annotated[BodyMax | None, Meta(description="Most bytes of the body. Unless given: all of it.")] = None
 
 
 class DeliveriesQuery(PageQuery):
@@ -209,24 +221,48 @@ def parsed_code(code: str) -> str | None:
 
 async def get_delivery(call: Call) -> Response:
     """One, with its message."""
+    body_max = call.query(DeliveryQuery).body_max
     row = await _find(call, payload=True)
-    message = None
-    if row.payload is not None:
-        try:
-            stored = open_envelope(row.payload)
-        except EnvelopeError:
-            pass  # damaged; what else is known is shown
-        else:
-            message = received(id_text(row.message_id), stored.exchange, stored.routing_key, stored.message)
-    return answer(DeliveryWithMessage(**_fields(row), message=message))
+    try:
+        stored = await _opened(row)
+    except EnvelopeError:  # damaged; what else is known is shown
+        return answer(DeliveryWithMessage(**_fields(row), message=None))
+    id, exchange, key, message = id_text(row.message_id), stored.exchange, stored.routing_key, stored.message
+    if body_max is None:
+        return answer(DeliveryWithMessage(**_fields(row), message=received(id, exchange, key, message)))
+    cut = len(message.body) > body_max
+    payload, encoding, count = payload_of(message.body[:body_max], is_cut=cut)
+    shown_message = received(id, exchange, key, message, (payload, encoding))
+    return answer(DeliveryWithMessage(**_fields(row), message=shown_message, cut=cut, payload_bytes=count))
+
+
+async def get_delivery_body(call: Call) -> Response:
+    """Its body as it is, and nothing else."""
+    row = await _find(call, payload=True)
+    try:
+        body = (await _opened(row)).message.body
+    except EnvelopeError as error:
+        raise LedgerDamaged(f"the delivery {id_text(row.id)} cannot be read: {error}") from None
+    return file_answer(body, f"{id_text(row.id)}.bin")
+
+
+async def _opened(row: BacklogEntry) -> Stored:
+    """The message of a delivery that was read with its payload. Raises EnvelopeError."""
+    if row.payload is None:
+        raise EnvelopeError(NOT_AS_WRITTEN)
+    return await aside(len(row.payload), open_envelope, row.payload)
 
 
 async def _find(call: Call, *, payload: bool = False) -> BacklogEntry:
-    text = call.names["delivery"]
+    """The delivery. Its payload is counted before it is read."""
+    text, deliveries = call.names["delivery"], call.gateway.ledger.deliveries
     try:
-        row = await call.gateway.ledger.deliveries.get(parse_id(text), payload=payload)
+        row = await deliveries.get(parse_id(text))
     except ValueError:
         row = None
+    if payload and row is not None:
+        call.hold_for_answer(row.size)
+        row = await deliveries.get(row.id, payload=True)
     if row is None:
         raise NoSuchDelivery(f"the ledger neither owes nor keeps a delivery {text!r:.60}")
     return row
@@ -408,7 +444,13 @@ ROUTES = (
     ),
     Route(
         "GET", _PATH, "get_delivery", "Read a delivery", get_delivery, Scope.ADMIN,
-        {200: ("The delivery, with its message.", DeliveryWithMessage)}, codes=_CODES, tag="deliveries",
+        {200: ("The delivery, with its message.", DeliveryWithMessage)}, query=DeliveryQuery, codes=_CODES,
+        tag="deliveries",
+    ),
+    Route(
+        "GET", f"{_PATH}/body", "get_delivery_body", "Download the body of a delivery", get_delivery_body, Scope.ADMIN,
+        {200: ("The bytes of the body, as `application/octet-stream`.", None)}, codes=_CODES,
+        description="The body as it is, to be saved as a file. Browsers do not show it.", tag="deliveries",
     ),
     Route(
         "POST", f"{_PATH}:retry", "retry_delivery", "Retry a delivery now", retry_delivery, Scope.ADMIN,
