@@ -36,6 +36,7 @@ NAMES: Final[Mapping[str, str]] = {
     "cursor": "archive",
     "run": "nightly-1",
     "asset": "errors",
+    "position": "1",
 }
 """Parameter of a path -> a value. Ids that the gateway gives are not here."""
 NAMES_OF: Final[Mapping[str, Mapping[str, str]]] = {

@@ -59,6 +59,7 @@ NAMES: Final[Mapping[str, str]] = {
     "cursor": "Name of a cursor of a log.",
     "run": "Id of a run of a job.",
     "asset": "Name of a file.",
+    "position": "Place of a message in its queue, 1 to 100; 1 is the head.",
 }
 """Parameters of paths."""
 

@@ -6,7 +6,6 @@ given back, and where the ledger has what went through the gateway.
 
 from __future__ import annotations
 
-from codecs import getincrementaldecoder
 from typing import Annotated, Final, Literal
 from urllib.parse import quote, urlencode
 
@@ -16,29 +15,28 @@ from starlette.responses import Response
 from gateway.access.scopes import DEFAULT_EXCHANGE
 from gateway.api.about.schemas import Input, Output
 from gateway.api.http.call import Call, answer
-from gateway.api.http.problems import printable
+from gateway.api.http.problems import printable, wrong_parameter
 from gateway.api.http.routing import Route, Scope
+from gateway.api.messages.bodies import BodyMax, file_answer, payload_of
 from gateway.bridges.supervisor import BRIDGE_KIND
 from gateway.core.leasing.consuming import own_id
 from gateway.core.sources.looking import Look, SeenMessage
 from gateway.core.sources.own_queues import queue_of
 from gateway.core.subscriptions import SubscriptionResource
-from gateway.errors import BrokerUnavailable, FrameSyntaxError
+from gateway.errors import BrokerUnavailable, FrameSyntaxError, StateError, Unsupported
 from gateway.fidelity import raw_annotations
 from gateway.ledger import id_text
 from gateway.notation.messages import ReceivedMessage, received
 from gateway.notation.values import text_to_json
+from gateway.upstreams import QueueInfo, Upstream
+from gateway.validation import shown
 
 LIMIT_MAX: Final = 100
 """Most messages of one look."""
-BODY_MAX: Final = 1 << 20
-"""Most bytes of a body that are shown."""
 SOURCES_MAX: Final = 20
 """Most places in the ledger that are named."""
-_utf8 = getincrementaldecoder("utf-8")
 
 Limit = Annotated[int, Meta(ge=1, le=LIMIT_MAX)]
-BodyMax = Annotated[int, Meta(ge=0, le=BODY_MAX)]
 
 
 class LookQuery(Input):
@@ -46,6 +44,13 @@ class LookQuery(Input):
 
     limit: Annotated[Limit, Meta(description="Most messages, from the head of the queue.")] = 20
     body_max: Annotated[BodyMax, Meta(description="Most bytes of each body.")] = 65_536
+
+
+class QueuedBodyQuery(Input):
+    """Which message is meant: another may have its place by now."""
+
+    id: Annotated[str, Meta(description="The gateway's id that it must have, as the look showed it.")] = ""
+    size: Annotated[int, Meta(ge=0, description="Bytes that its body must have, as the look showed.")] | None = None
 
 
 class TakeRequest(Input):
@@ -68,6 +73,8 @@ class QueueMessage(Output, omit_defaults=False):
     """Bytes of its body."""
     cut: bool
     """Whether ``payload`` has the beginning of the body only."""
+    payload_bytes: int
+    """How many bytes of the body ``payload`` has, of ``size``."""
     message: ReceivedMessage
     """The message. ``id`` is empty where no gateway has given it one."""
 
@@ -111,20 +118,56 @@ class QueueLook(Output, omit_defaults=False):
 async def look_into_queue(call: Call) -> Response:
     """Show it, where the broker can."""
     query = call.query(LookQuery)
-    broker, queue = call.names["broker"], call.names["queue"]
-    gateway = call.gateway
-    upstream = gateway.broker(broker)
-    info, declared = await gateway.topology.queue(broker, queue)
-    if upstream.capabilities is None:
-        raise BrokerUnavailable(f"broker {broker}: {upstream.reason}")
-    looker, auto_delete = gateway.looker, declared.get("auto_delete")
     look = Look(query.body_max, is_complete=False)
-    reason = await looker.why_not_browse(upstream, info, auto_delete if isinstance(auto_delete, bool) else None)
+    upstream, info, reason = await _why_not(call)
     if not reason:
-        look = await looker.browse(upstream, queue, query.limit, query.body_max)
-    take_reason = await looker.why_not_take(upstream, queue)
+        look = await call.gateway.looker.browse(upstream, call.names["queue"], query.limit, query.body_max)
+    take_reason = await call.gateway.looker.why_not_take(upstream, call.names["queue"])
     how: Literal["browsed", "not_shown"] = "not_shown" if reason else "browsed"
     return answer(await _shown(call, look, how, reason, info.message_count, take_reason))
+
+
+async def get_queued_body(call: Call) -> Response:
+    """The body of one message that the broker can show, as it is."""
+    query = call.query(QueuedBodyQuery)
+    queue, position = call.names["queue"], _position(call.names["position"])
+    upstream, _, reason = await _why_not(call)
+    if reason:
+        raise Unsupported(reason)
+    seen = await call.gateway.looker.find(upstream, queue, position)
+    if seen is None:
+        raise StateError(
+            f"the queue {text_to_json(queue)!r:.80} shows no message at position {position}. Look into it again."
+        )
+    id = _id_of(seen)
+    for name, found, wanted in (("id", id, query.id), ("size", seen.size, query.size)):
+        if wanted not in ("", None, found):
+            raise StateError(
+                f"the message at position {position} is another one by now: its {name} is {shown(found)}, and not "
+                f"{shown(wanted)}. Look into the queue again."
+            )
+    return file_answer(seen.message.body, f"{id or f'message-{position}'}.bin")
+
+
+def _position(text: str) -> int:
+    """The position of a path. Raises ApiProblem (invalid_parameter)."""
+    if text.isascii() and text.isdigit() and len(text) <= 3 and 1 <= int(text) <= LIMIT_MAX:
+        return int(text)
+    raise wrong_parameter("position", f"{shown(text)} is not an integer between 1 and {LIMIT_MAX}")
+
+
+async def _why_not(call: Call) -> tuple[Upstream, QueueInfo, str]:
+    """The broker of a call, its queue, and why that cannot be shown; empty: it can."""
+    broker, queue = call.names["broker"], call.names["queue"]
+    upstream = call.gateway.broker(broker)
+    info, declared = await call.gateway.topology.queue(broker, queue)
+    if upstream.capabilities is None:
+        raise BrokerUnavailable(f"broker {broker}: {upstream.reason}")
+    auto_delete = declared.get("auto_delete")
+    reason = await call.gateway.looker.why_not_browse(
+        upstream, info, auto_delete if isinstance(auto_delete, bool) else None
+    )
+    return upstream, info, reason
 
 
 async def take_and_give_back(call: Call) -> Response:
@@ -154,24 +197,24 @@ async def _shown(
 
 
 def _message(position: int, seen: SeenMessage) -> QueueMessage:
-    message = seen.message
-    try:
-        made = own_id(raw_annotations(message).get("id"))
-    except FrameSyntaxError:
-        made = None
-    given: tuple[str, Literal["string", "base64"]] | None = None
-    if seen.is_cut:  # what is left of a character at the end is left out
-        try:
-            given = (_utf8().decode(message.body), "string")
-        except UnicodeDecodeError:
-            pass
+    payload, encoding, count = payload_of(seen.message.body, is_cut=seen.is_cut)
     return QueueMessage(
         position=position,
         redelivered=seen.redelivered,
         size=seen.size,
         cut=seen.is_cut,
-        message=received(id_text(made) if made else "", seen.exchange, seen.routing_key, message, given),
+        payload_bytes=count,
+        message=received(_id_of(seen), seen.exchange, seen.routing_key, seen.message, (payload, encoding)),
     )
+
+
+def _id_of(seen: SeenMessage) -> str:
+    """The gateway's id of a message; empty: no gateway has given it one."""
+    try:
+        made = own_id(raw_annotations(seen.message).get("id"))
+    except FrameSyntaxError:
+        return ""
+    return id_text(made) if made else ""
 
 
 async def _places(call: Call) -> list[LedgerPlace]:
@@ -217,6 +260,17 @@ ROUTES: Final = (
         description=(
             "Changes nothing: messages stay in the queue, unmarked and uncounted. At most 4 MiB of bodies are shown. A "
             "broker that cannot show messages, such as RabbitMQ, has `how` `not_shown` and a `reason`."
+        ),
+        tag="topology",
+    ),
+    Route(
+        "GET", f"{_PATH}/{{position}}/body", "get_queued_body", "Download the body of a message in a queue",
+        get_queued_body, Scope.CONSUME,
+        {200: ("The bytes of the body, as `application/octet-stream`.", None)}, query=QueuedBodyQuery,
+        codes=(*_CODES, "invalid_parameter", "state", "unsupported"),
+        description=(
+            "The body as it is, to be saved as a file; the message stays in the queue. 409 `state` where the queue has "
+            "no message at the position, or another one than `id` and `size` say."
         ),
         tag="topology",
     ),

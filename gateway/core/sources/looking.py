@@ -12,7 +12,7 @@ limit counts each return, and one with a maximum length may have been filled up 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, field
@@ -163,30 +163,69 @@ class Looker:
             Overloaded: as many queues are looked into as may be.
             NotFound, AccessRefused, ResourceLocked, BrokerUnavailable: the broker does not let us.
         """
+        look = Look(body_max)
+
+        def see(delivery: Delivery) -> bool:
+            if len(look.messages) == limit or look.read >= READ_MAX:
+                return False
+            look.see(delivery)
+            return True
+
+        look.is_complete = await self._show(upstream, queue, limit + 1, see)
+        return look
+
+    async def find(self, upstream: Upstream, queue: str, position: int) -> SeenMessage | None:
+        """Look at one message of a queue, with all of its body; the queue stays as it is. Ask :meth:`why_not_browse`
+        before.
+
+        Args:
+            position: its place among those that are ready; 1 is the head.
+
+        Returns:
+            The message; None: the queue has no message there, or not within :data:`READ_MAX` bytes.
+
+        Raises:
+            As :meth:`browse`.
+        """
+        found: SeenMessage | None = None
+        passed = read = 0
+
+        def see(delivery: Delivery) -> bool:
+            nonlocal found, passed, read
+            size = len(delivery.message.body)
+            if passed + 1 == position:
+                found = SeenMessage(
+                    delivery.exchange, delivery.routing_key, delivery.redelivered, size, delivery.message
+                )
+                return False
+            passed, read = passed + 1, read + size
+            return read < READ_MAX
+
+        await self._show(upstream, queue, position, see)
+        return found
+
+    async def _show(self, upstream: Upstream, queue: str, most: int, see: Callable[[Delivery], bool]) -> bool:
+        """Have the first messages of a queue shown, until ``see`` returns False for one. Return whether there were no
+        more."""
         with self._turn():
-            look = Look(body_max)
-            wanted = limit + 1
+            is_complete = True
             last = clock.monotonic()
             enough = asyncio.Event()
-            seen = 0
 
             def arrive(delivery: Delivery) -> None:
-                nonlocal last, seen
+                nonlocal last, is_complete
                 last = clock.monotonic()
-                seen += 1
-                if seen <= limit and look.read < READ_MAX:
-                    look.see(delivery)
-                else:
-                    look.is_complete = False
+                if not enough.is_set() and not see(delivery):
+                    is_complete = False
                     enough.set()
                 delivery.message = _EMPTY
                 delivery.settle(Settlement.ACCEPT)  # not a return, which Broker-J would count and mark
 
             if self._inventory.is_embedded(upstream.name):
                 upstream = self._brokers.get(EMBEDDED, upstream)
-                consumer = await upstream.consume(queue, wanted, arrive, arguments={NO_CONSUME: True})
+                consumer = await upstream.consume(queue, most, arrive, arguments={NO_CONSUME: True})
             else:
-                consumer = await upstream.consume(queue, wanted, arrive, acquired=False)
+                consumer = await upstream.consume(queue, most, arrive, acquired=False)
             try:
                 end = last + WITHIN_SECONDS
                 while not enough.is_set() and (wait := min(last + IDLE_SECONDS, end) - clock.monotonic()) > 0:
@@ -194,10 +233,10 @@ class Looker:
                         async with asyncio.timeout(wait):
                             await enough.wait()
                 if clock.monotonic() >= end:
-                    look.is_complete = False
+                    is_complete = False
             finally:
                 await consumer.close()
-            return look
+            return is_complete
 
     async def take_and_give_back(self, upstream: Upstream, queue: str, limit: int, body_max: int) -> Look:
         """Take the first messages of a queue, and give them back at once: they are marked as redelivered.
