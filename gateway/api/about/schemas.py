@@ -649,6 +649,8 @@ class Broker(Output, omit_defaults=False):
     """Publishes that the broker has not answered."""
     leases: int
     """Messages that are out to consumers and held by the broker."""
+    message_max: int
+    """Most bytes of the body of a message, to the broker or from it."""
     found: str
     """The version that ``version=auto`` found; empty: it has not looked."""
     alert: str

@@ -26,6 +26,8 @@ class Caller(Output, omit_defaults=False):
     """Kind of the credential: `key`, `jwt` or `certificate`; empty: this gateway asks for none."""
     version: str
     """Version of the gateway."""
+    body_max: int
+    """Most bytes of a request that publishes: `http.body_max`."""
 
 
 async def get_caller(call: Call) -> Response:
@@ -38,6 +40,7 @@ async def get_caller(call: Call) -> Response:
         scopes=scopes,
         credential="" if principal is DEVELOPER else principal.credential.partition(":")[0],
         version=__version__,
+        body_max=call.http.body_max,
     )
     return answer(body, headers={"cache-control": "no-store"})
 

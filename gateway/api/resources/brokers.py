@@ -137,8 +137,8 @@ def _unusable(defined: BrokerResource) -> Broker:
     return Broker(
         name=defined.name, state="failed", reason=printable(defined.trouble), code="configuration", version=None,
         product="", product_version="", host=url.host, port=url.port, virtual_host=printable(url.virtual_host),
-        since=moment(clock.now()), publishing=False, consuming=False, pending=0, leases=0, found="", alert="",
-        capabilities=None,
+        since=moment(clock.now()), publishing=False, consuming=False, pending=0, leases=0,
+        message_max=defined.settings.message_max, found="", alert="", capabilities=None,
     )  # fmt: skip
 
 
@@ -160,6 +160,7 @@ def _of_links(upstream: Upstream) -> Broker:
         consuming=status.consuming,
         pending=status.pending,
         leases=status.leases,
+        message_max=upstream.settings.message_max,
         found=printable(status.found),
         alert=printable(status.alert),
         capabilities=_capabilities(status.capabilities),
