@@ -24,18 +24,20 @@ function headersOf(more) {
   return { accept: "application/json", ...(key ? { authorization: `Bearer ${key}` } : {}), ...more };
 }
 
-export async function request(method, path, { body, etag, accept, signal: stop } = {}) {
+// `body`: a file goes as it is, anything else as JSON. `blob`: the answer is a file, too.
+export async function request(method, path, { body, etag, accept, headers: more, blob = false, signal: stop } = {}) {
   const headers = headersOf({
-    ...(body === undefined ? {} : { "content-type": "application/json" }),
+    ...(body === undefined || body instanceof Blob ? {} : { "content-type": "application/json" }),
     ...(etag ? { "if-match": etag } : {}),
     ...(accept ? { accept } : {}),
+    ...more,
   });
   let answer;
   const asked = Date.now();
   try {
     answer = await fetch(path, {
       method, headers, credentials: "same-origin", cache: "no-store", redirect: "error", referrerPolicy: "no-referrer",
-      body: body === undefined ? undefined : typeof body === "string" ? body : JSON.stringify(body),
+      body: body === undefined || body instanceof Blob ? body : typeof body === "string" ? body : JSON.stringify(body),
       signal: stop || AbortSignal.timeout(PATIENCE),
     });
   } catch (error) {
@@ -44,6 +46,7 @@ export async function request(method, path, { body, etag, accept, signal: stop }
     throw new ApiError({ code, title: text.problems[code], detail: text.problems[code], errors: [] });
   }
   heardOf(answer.headers.get("date"), asked);
+  if (blob && answer.ok) return { data: await answer.blob(), status: answer.status, headers: answer.headers };
   const content = await answer.text();
   let data = null;
   if (content) {

@@ -4,6 +4,7 @@ import { html, number, segment, useState, visible } from "./base.js";
 import { isAdmin, page as onePage, request, usePoll } from "./api.js";
 import { filter, go, link, route } from "./route.js";
 import { Action, Empty, Name, Num, Same, Search, Select, State, Table, Time, View, ask } from "./parts.js";
+import { PART_MAX } from "./bodies.js";
 import { Message } from "./messages.js";
 import { text } from "./text.js";
 
@@ -91,7 +92,7 @@ export function Dead() {
 
 export function DeadPage({ raw }) {
   const path = `/v1/deliveries/${raw}`;
-  const feed = usePoll(path, 10_000);
+  const feed = usePoll(`${path}?body_max=${PART_MAX}`, 10_000);
   const row = feed.data;
   return html`<${View} title=${words.one} crumbs=${[[text.nav.dead, "dead"]]} feed=${feed} actions=${row && html`
       <${Action} label=${words.retry} done=${words.retried} act=${async () => { await request("POST", `${path}:retry`); feed.reload(); }} />
@@ -101,7 +102,7 @@ export function DeadPage({ raw }) {
       } })}>${words.purge}</button>`}>
     ${row && html`<p class="lead"><${State} of=${row.state} /> <${State} of=${codeOf(row)} /> ${visible(whyOf(row))}</p>
       <p><a href=${link(`messages/${row.message_id}`)}>${words.story}</a> · <a href=${link(`subscriptions/${segment(row.subscription)}`)}>${text.subscription} <${Name} of=${row.subscription} /></a></p>
-      ${row.message ? html`<${Message} of=${row.message} />` : html`<${Empty}>${words.unreadable}<//>`}
+      ${row.message ? html`<${Message} of=${row.message} shown=${row.payload_bytes} size=${row.octets} path=${`${path}/body`} name=${`${row.id}.bin`} />` : html`<${Empty}>${words.unreadable}<//>`}
       <${Same} path=${path} cli=${`gateway dlq show ${raw}`} />`}
   <//>`;
 }

@@ -48,12 +48,17 @@ export function LookPage({ rawBroker, raw }) {
             ]} />
           ${chosen && html`<section aria-label=${words.chosen(chosen.position)}><h2>${words.chosen(chosen.position)}</h2>
             ${chosen.message.id && may("history") && html`<p><a href=${link(`messages/${chosen.message.id}`)}>${words.story}</a></p>`}
-            ${chosen.cut && html`<p class="quiet">${words.cut(bytes(Math.min(Number(bodyMax), chosen.size)), bytes(chosen.size))}</p>`}
-            <${Message} key=${chosen.position} of=${chosen.message} /></section>`}`}
+            <${Message} key=${chosen.position} of=${chosen.message} shown=${chosen.payload_bytes} size=${chosen.size}
+              path=${found.how === "browsed" && bodyPath(path, chosen)} name=${`${chosen.message.id || `message-${chosen.position}`}.bin`} /></section>`}`}
       ${found.ledger.length > 0 && html`<section><h2>${words.ledger}</h2><ul class="plain">${found.ledger.map((each) => html`<li>
         <a href=${place(each)}>${words.places[each.what](visible(each.name))}</a></li>`)}</ul></section>`}`}
     <${Same} path=${asked} cli=${`gateway queues look ${quoted(broker)} ${quoted(nameText(queue))} --limit ${limit} --body-max ${bodyMax}`} />
   <//>`;
+}
+
+// What gives a whole body, if the message still has its place.
+function bodyPath(path, { position, size, message }) {
+  return `${path}/${position}/body?${new URLSearchParams({ ...(message.id ? { id: message.id } : {}), size })}`;
 }
 
 // Where the console shows what a path of the API lists.

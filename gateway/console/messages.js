@@ -3,7 +3,8 @@
 import { Fragment, html, moment, momentShown, segment, useState, visible } from "./base.js";
 import { isAdmin, may, mayPublish, page, request, usePoll } from "./api.js";
 import { filter, go, link, route } from "./route.js";
-import { Action, Body, Facts, Json, Name, Num, Problem, Same, Select, State, Table, Time, View, ask } from "./parts.js";
+import { Action, Facts, Json, Name, Num, Problem, Same, Select, State, Table, Time, View, ask } from "./parts.js";
+import { BodyPart, PART_MAX } from "./bodies.js";
 import { copied } from "./publish.js";
 import { text } from "./text.js";
 
@@ -133,7 +134,7 @@ function Owed({ of, reload }) {
   const [error, setError] = useState(null);
   const path = `/v1/deliveries/${of.id}`;
   const show = async () => {
-    try { setFound((await request("GET", path)).data); } catch (failed) { setError(failed); }
+    try { setFound((await request("GET", `${path}?body_max=${PART_MAX}`)).data); } catch (failed) { setError(failed); }
   };
   return html`<div class="owed"><p><${State} of=${of.state} /> ${words.owedTo} <a href=${link(`subscriptions/${segment(of.subscription)}`)}><${Name} of=${of.subscription} /></a>, ${words.attempt(of.attempt)}${of.state === "waiting" && html`, ${words.nextTry} <${Time} at=${of.due_at} />`}
       ${of.reason.reason && html`<br /><span class="quiet">${visible(of.reason.reason)}</span>`}</p>
@@ -146,13 +147,14 @@ function Owed({ of, reload }) {
         return words.purged;
       } })}>${words.purge}</button></p>`}
     <${Problem} error=${error} />
-    ${found?.message && html`<${Message} of=${found.message} />`}</div>`;
+    ${found?.message && html`<${Message} of=${found.message} shown=${found.payload_bytes} size=${found.octets} path=${`${path}/body`} name=${`${of.id}.bin`} />`}</div>`;
 }
 
-export function Message({ of }) {
+// A message of which `shown` of `size` bytes of the body are here; `path` and `name` of the whole body, where there is one.
+export function Message({ of, shown, size, path, name }) {
   const { payload, payload_encoding: encoding, properties, headers } = of;
   return html`<${Fragment}>
-    <${Body} payload=${payload} encoding=${encoding} />
+    <${BodyPart} ...${{ payload, encoding, shown, size, path, name }} />
     ${headers && Object.keys(headers).length > 0 && html`<h3>${words.headers}</h3><${Json} of=${headers} label=${words.headers} />`}
     ${properties && Object.keys(properties).length > 0 && html`<h3>${words.properties}</h3><${Json} of=${properties} label=${words.properties} />`}
   <//>`;

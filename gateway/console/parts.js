@@ -274,16 +274,20 @@ export function Copy({ of }) {
   return html`<button class="small" onClick=${run}>${done ? text.copied : text.copy}</button>`;
 }
 
-export function curl(method, path, body) {
+export function curl(method, path, body, file) {
   const words = ["curl", ...(method === "GET" ? [] : ["-X", method]), "-H", '"Authorization: Bearer $GATEWAY_API_KEY"'];
   if (body !== undefined) words.push("-H", "'Content-Type: application/json'", "-d", quoted(JSON.stringify(body)));
+  if (file) {
+    for (const [name, value] of Object.entries(file.headers)) words.push("-H", quoted(`${name}: ${value}`));
+    words.push("--data-binary", quoted(`@${file.name}`));
+  }
   words.push(quoted(location.origin + path));
   return words.join(" ");
 }
 
 // What the view shows or does, as other programs would have it.
-export function Same({ method = "GET", path, body, cli, toml: settings, open = false }) {
-  const forms = [["curl", curl(method, path, body)], ["CLI", cli], ["TOML", settings]].filter(([, each]) => each);
+export function Same({ method = "GET", path, body, file, cli, toml: settings, open = false }) {
+  const forms = [["curl", curl(method, path, body, file)], ["CLI", cli], ["TOML", settings]].filter(([, each]) => each);
   return html`<details class="same" open=${open}><summary>${text.same}</summary>
     ${forms.map(([name, words]) => html`<div class="form"><span class="kind">${name}</span>
       <pre tabindex="0" aria-label=${name}>${visible(words, "\n\t")}</pre><${Copy} of=${words} /></div>`)}
@@ -297,10 +301,10 @@ export function Json({ of, label }) {
 // A body of a message: as text, JSON or bytes. What is long is cut, and says so.
 const BODY_MAX = 100_000;
 
-export function Body({ payload, encoding }) {
+export function Body({ payload, encoding, cut = false }) {
   const kinds = encoding === "base64" ? ["hex", "base64"] : ["text", "json", "hex"];
   const [kind, setKind] = useState(kinds[0]);
-  const shown = useMemo(() => bodyAs(payload, encoding, kind), [payload, encoding, kind]);
+  const shown = useMemo(() => bodyAs(payload, encoding, kind, cut), [payload, encoding, kind, cut]);
   return html`<div class="body">
     <div class="tabs" role="group" aria-label=${text.bodyAs}>${kinds.map((each) => html`<button class="small"
       aria-pressed=${each === kind} onClick=${() => setKind(each)}>${text.bodyKinds[each]}</button>`)}</div>
@@ -310,11 +314,11 @@ export function Body({ payload, encoding }) {
   </div>`;
 }
 
-function bodyAs(payload, encoding, kind) {
+function bodyAs(payload, encoding, kind, cut) {
   const words = typeof payload === "string" ? payload : JSON.stringify(payload, null, 2);
   if (kind === "json") {
     try { return { words: JSON.stringify(JSON.parse(words), null, 2) }; } catch (error) {
-      return { words, note: text.notJson(error.message) };
+      return { words, note: cut ? text.cutJson : text.notJson(error.message) };
     }
   }
   if (kind !== "hex") return { words };

@@ -1,13 +1,15 @@
 // Publishing a message, now or later; also one that is like a past one.
 
-import { html, segment, signal, useState, visible } from "./base.js";
-import { mayPublish, request, usePoll } from "./api.js";
+import { html, number, segment, signal, useState, visible } from "./base.js";
+import { mayPublish, request, session, usePoll } from "./api.js";
+import { fileMessage, publishFile, wholeBody } from "./bodies.js";
 import { go, link, route } from "./route.js";
 import { Problem, Same, State, View, problemAt } from "./parts.js";
 import { text } from "./text.js";
 
 const words = text.publish;
-const EMPTY = { broker: "", exchange: "amq.default", routing_key: "", payload: "", encoding: "string", properties: "", headers: "", delay: "", mandatory: true };
+const EMPTY = { broker: "", exchange: "amq.default", routing_key: "", payload: "", encoding: "string", properties: "", headers: "", delay: "", mandatory: true, file: null };
+const TYPED_MAX = 1_048_576; // bytes of a body of the past that are put into the form; a longer one is put there as a file
 const draft = signal(null); // kept while the reader looks elsewhere, or has to log in again
 
 const exchangeOf = (name) => (name === "" || name === null ? "amq.default" : name);
@@ -24,8 +26,15 @@ export async function copied(row) {
   const owed = row.owed?.[0];
   if (owed) {
     try {
-      const { data } = await request("GET", `/v1/deliveries/${owed.id}`);
+      const path = `/v1/deliveries/${owed.id}`;
+      const { data } = await request("GET", `${path}?body_max=${TYPED_MAX}`);
       const message = data.message;
+      if (message && data.cut) {
+        draft.value = { ...draft.value, like: { id: row.id, body: "coming" } };
+        go("publish");
+        await attach(row.id, path, owed.id);
+        return;
+      }
       if (message) {
         draft.value = { ...draft.value, payload: typeof message.payload === "string" ? message.payload : JSON.stringify(message.payload), encoding: message.payload_encoding ?? "string", like: { id: row.id, body: true } };
       }
@@ -34,10 +43,18 @@ export async function copied(row) {
   go("publish");
 }
 
+// Put a long body into the form, as a file, unless the form is another one by then.
+async function attach(id, path, name) {
+  let changes = { like: { id, body: false } };
+  try { changes = { file: new File([await wholeBody(`${path}/body`)], `${name}.bin`), like: { id, body: true } }; } catch { /* without its body, then */ }
+  if (draft.value?.like?.id === id) draft.value = { ...draft.value, ...changes };
+}
+
 export function Publish() {
   const query = route.value.query;
   const brokers = usePoll("/v1/brokers?limit=1000", 30_000);
-  const names = (brokers.data?.brokers ?? []).map((each) => each.name).filter((each) => mayPublish(each, ""));
+  const usable = (brokers.data?.brokers ?? []).filter((each) => mayPublish(each.name, ""));
+  const names = usable.map((each) => each.name);
   const [result, setResult] = useState(null);
   const [error, setError] = useState(null);
   const [busy, setBusy] = useState(false);
@@ -46,7 +63,9 @@ export function Publish() {
   const form = { ...EMPTY, ...draft.value, ...(draft.value?.typed && (from === "" || draft.value.from === from) ? {} : given) };
   form.broker ||= names[0] ?? "";
   const set = (changes) => { draft.value = { ...form, ...changes, typed: true, from }; setResult(null); };
-  const { body, wrong } = bodyOf(form);
+  const most = [["http.body_max", session.value.caller?.body_max], ["message_max", usable.find((each) => each.name === form.broker)?.message_max]]
+    .map(([setting, bytes]) => ({ setting, bytes: bytes ?? Infinity })).reduce((one, other) => (other.bytes < one.bytes ? other : one));
+  const { body, query: asked, headers, wrong } = form.file ? fileMessage(form, most) : bodyOf(form);
   const path = `/v1/brokers/${segment(form.broker || "BROKER")}/exchanges/${segment(exchangeOf(form.exchange))}:publish`;
   const send = async (event) => {
     event.preventDefault();
@@ -54,7 +73,9 @@ export function Publish() {
     setBusy(true);
     setError(null);
     setResult(null);
-    try { setResult((await request("POST", path, { body })).data); } catch (failed) { setError(failed); }
+    try {
+      setResult((form.file ? await publishFile(path, { file: form.file, query: asked, headers }) : await request("POST", path, { body })).data);
+    } catch (failed) { setError(failed.name === "NotReadableError" || failed.name === "NotFoundError" ? new Error(words.unread) : failed); }
     setBusy(false);
   };
   const at = (name) => wrong[name] || problemAt(error, `/${FIELDS[name] ?? name}`);
@@ -66,7 +87,7 @@ export function Publish() {
     onInput=${(event) => set({ [name]: event.currentTarget.value })}></textarea>`;
   const cli = `gateway publish ${form.broker} ${exchangeOf(form.exchange)} '${form.routing_key}' '${form.payload.replace(/'/g, "'\\''").slice(0, 2000)}'${form.encoding === "base64" ? " --base64" : ""}${form.delay ? ` --delay ${form.delay}` : ""}`;
   return html`<${View} title=${words.title} actions=${html`<button onClick=${() => { draft.value = null; setResult(null); setError(null); go("publish"); }}>${words.clear}</button>`}>
-    ${form.like && html`<p class="note">${words.like} <a href=${link(`messages/${form.like.id}`)}><code>${visible(form.like.id)}</code></a>. ${form.like.body ? words.withBody : words.noBody}</p>`}
+    ${form.like && html`<p class="note">${words.like} <a href=${link(`messages/${form.like.id}`)}><code>${visible(form.like.id)}</code></a>. ${form.like.body === "coming" ? words.coming : form.like.body ? words.withBody : words.noBody}</p>`}
     <form class="edit" onSubmit=${send}>
       <div class="cols">
         ${field("broker", html`<select id="publish-broker" onChange=${(event) => set({ broker: event.currentTarget.value })}>
@@ -74,9 +95,13 @@ export function Publish() {
         ${field("exchange", typed("exchange"), words.exchangeHelp)}
         ${field("routing_key", typed("routing_key"), words.keyHelp)}
       </div>
-      ${field("payload", area("payload", 8))}
+      ${form.file ? html`<div class="field"><span>${words.fileIs}</span><p class="row">${words.chosen(visible(form.file.name), number(form.file.size))}
+          <button type="button" class="small" onClick=${() => set({ file: null })}>${words.noFile}</button></p>
+          ${at("file") && html`<p class="wrong" role="alert">${at("file")}</p>`}</div>`
+        : field("payload", area("payload", 8))}
+      ${!form.file && field("file", html`<input id="publish-file" type="file" onChange=${(event) => set({ file: event.currentTarget.files[0] ?? null })} />`, words.fileHelp)}
       <div class="cols">
-        ${field("encoding", html`<select id="publish-encoding" onChange=${(event) => set({ encoding: event.currentTarget.value })}>
+        ${!form.file && field("encoding", html`<select id="publish-encoding" onChange=${(event) => set({ encoding: event.currentTarget.value })}>
           ${["string", "json", "base64"].map((each) => html`<option value=${each} selected=${each === form.encoding}>${words.encodings[each]}</option>`)}</select>`)}
         ${field("delay", typed("delay", { type: "number", min: 0, placeholder: "0" }), words.delayHelp)}
         <div class="field flag"><label for="publish-mandatory">${words.mandatory}</label><input id="publish-mandatory" type="checkbox" checked=${form.mandatory}
@@ -93,7 +118,8 @@ export function Publish() {
         <code class="id">${result.id}</code></div>`}
       <div class="buttons"><button class="primary" disabled=${busy || !form.broker}>${busy ? text.working : form.delay > 0 ? words.later : words.send}</button></div>
     </form>
-    <${Same} method="POST" path=${path} body=${body} cli=${cli} />
+    ${form.file ? html`<${Same} method="POST" path=${`${path}?${asked}`} file=${{ name: form.file.name, headers }} />`
+      : html`<${Same} method="POST" path=${path} body=${body} cli=${cli} />`}
   <//>`;
 }
 

@@ -149,6 +149,36 @@ async def test_a_long_body_is_cut_where_a_character_ends(shows: tuple[House, str
     assert (binary["message"]["payload"], binary["message"]["payload_encoding"]) == ("/wA=", "base64")
     (none,) = (await house.call("GET", f"{path}/messages?body_max=0&limit=1"))["messages"]
     assert (none["message"]["payload"], none["cut"]) == ("", True)
+    assert [each["payload_bytes"] for each in (text, binary, none)] == [6, 2, 0]
+    await house.call("DELETE", path)
+
+
+async def test_a_whole_body_is_given_as_a_file(shows: tuple[House, str], unique_name: Name) -> None:
+    house, broker = shows
+    queue = unique_name("file")
+    path = await house.queue(queue, broker)
+    await house.publish(queue, "first", broker)
+    id = await house.publish(queue, "/wA=", broker, payload_encoding="base64")
+    for query in ("", f"?id={id}&size=2"):
+        answer = await house.client.get(f"{path}/messages/2/body{query}")
+        assert (answer.status_code, answer.content) == (200, b"\xff\x00")
+        assert answer.headers["content-type"] == "application/octet-stream"
+        assert answer.headers["content-disposition"] == f'attachment; filename="{id}.bin"'
+        assert answer.headers["x-content-type-options"] == "nosniff"
+    for place, said in (
+        (f"1/body?id={id}", id),
+        ("1/body?size=2", "its size is 5, and not 2"),
+        ("3/body", "no message at position 3"),
+    ):
+        found = await house.call("GET", f"{path}/messages/{place}", status=409)
+        assert (found["code"], said in found["detail"]) == ("state", True), found
+    for position in ("0", "-1", "101", "first", "%C2%B2"):
+        found = await house.call("GET", f"{path}/messages/{position}/body", status=422)
+        assert (found["code"], found["errors"][0]["parameter"]) == ("invalid_parameter", "position")
+        assert "is not an integer between 1 and 100" in found["detail"]
+    assert (await house.call("GET", path))["messages"] == 2
+    looked = (await house.call("GET", f"{path}/messages"))["messages"]
+    assert [each["redelivered"] for each in looked] == [False, False]
     await house.call("DELETE", path)
 
 
@@ -175,6 +205,8 @@ async def test_a_broker_that_cannot_show_messages_says_so(takes: tuple[House, Ra
     assert "cannot show a message of a queue without handing it out" in found["reason"]
     assert "RabbitMQ" in found["reason"]
     assert (found["can_take"], found["take_reason"]) == (True, "")
+    refused = await house.call("GET", f"{path}/messages/1/body", status=422)
+    assert (refused["code"], found["reason"] in refused["detail"]) == ("unsupported", True)
     assert [(each["what"], each["name"]) for each in found["ledger"]] == [
         ("published", ""), ("subscription", "held"), ("backlog", "held"),
     ]  # fmt: skip
