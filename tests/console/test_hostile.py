@@ -85,5 +85,5 @@ def test_a_body_is_text(open_console: Open, served: Served, kind: str) -> None:
         page.locator(".tabs").get_by_role("button", name=form).click()
         shown.wait_for()
     if kind == "one line":
-        expect(page.locator(".body")).to_contain_text("Only the first")
+        expect(page.locator(".part")).to_contain_text("The first 64 KiB of 1,000,000 bytes")
     untouched(page)
