@@ -193,8 +193,10 @@ class Database:
         engine = sa.create_engine(self.url, **options)
         if self.dialect == "sqlite":
             sa.event.listen(engine, "connect", lambda connection, _: _tune_sqlite(connection, cache))
-            # The driver's own BEGIN comes before writes only; ours also covers a transaction of several reads.
-            sa.event.listen(engine, "begin", lambda connection: run(connection, begin) and None)
+            # The driver's own BEGIN comes before writes only; this one also covers a transaction of several reads. The
+            # dialect says it, because each statement of an engine that has events asks for them.
+            dialect: Any = engine.dialect
+            dialect.do_begin = lambda connection: connection.execute(begin)
         else:
             sa.event.listen(engine, "connect", _tune_postgresql)
         return engine
