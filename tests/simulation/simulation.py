@@ -12,7 +12,8 @@ import sys
 import tempfile
 import traceback
 import warnings
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import Final
@@ -77,23 +78,19 @@ class Simulation:
         scene, loop = self.scene, self.scene.loop
         _empty(scene.folder)  # of a world that was cut off
         ENTERED.clear()
-        gc.disable()
-        try:
-            with scene.seams.installed():
-                asyncio.set_event_loop(loop)
-                loop.deadline = START + LONGEST
-                try:
-                    token = NODE.set(loop.world)
-                    loop.run_until_complete(loop.create_task(self._main()))
-                except SimulationError as error:
-                    scene.problem(str(error), *self._stuck())
-                except Exception as error:
-                    scene.problem("the simulation failed: " + "".join(traceback.format_exception(error)[-6:]))
-                finally:
-                    self._clean_up()
-                    NODE.reset(token)
-        finally:
-            gc.enable()
+        with scene.seams.installed():
+            asyncio.set_event_loop(loop)
+            loop.deadline = START + LONGEST
+            try:
+                token = NODE.set(loop.world)
+                loop.run_until_complete(loop.create_task(self._main()))
+            except SimulationError as error:
+                scene.problem(str(error), *self._stuck())
+            except Exception as error:
+                scene.problem("the simulation failed: " + "".join(traceback.format_exception(error)[-6:]))
+            finally:
+                self._clean_up()
+                NODE.reset(token)
         result = scene.result
         result.seconds = loop.now - START
         result.steps = loop.steps
@@ -157,8 +154,7 @@ class Simulation:
             ledgers.let_go(node)
         for transport in list(scene.network.transports.values()):
             transport.vanish(True)
-        before, sys.unraisablehook = sys.unraisablehook, lambda _: None
-        try:
+        with _unheard():
             tasks = [each for each in loop.kept if isinstance(each, SimTask)]
             for node in self._nodes():
                 node.alive = False
@@ -172,9 +168,6 @@ class Simulation:
             for node in self._nodes():
                 node.ready.clear()
             tasks.clear()
-            _collect()
-        finally:
-            sys.unraisablehook = before
         asyncio.set_event_loop(None)
         loop.close()
         self.judge.close()
@@ -190,20 +183,28 @@ class Simulation:
 
 
 def simulate(world: World) -> Result:
-    """Run a world, and judge it."""
+    """Run a world, and judge it. Nothing of it is left in memory."""
     gc.freeze()  # what was there before it; nothing of it, which would then be there for good
-    result = Simulation(world).run()
-    _collect()
+    gc.disable()
+    try:
+        simulation = Simulation(world)
+        result = simulation.run()
+        with _unheard():
+            del simulation
+            gc.collect()
+            gc.collect()  # what the destructors of the others still needed
+    finally:
+        gc.enable()
     return result
 
 
-def _collect() -> None:
-    """Have nothing of a world left. Its killed processes could not end what they had begun, and nobody is to hear that
-    from their destructors."""
+@contextmanager
+def _unheard() -> Iterator[None]:
+    """Hear nothing from destructors. The killed processes of a world could not end what they had begun."""
     before, sys.unraisablehook = sys.unraisablehook, lambda _: None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
-            gc.collect()
+            yield
     finally:
         sys.unraisablehook = before
