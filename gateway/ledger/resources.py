@@ -26,9 +26,12 @@ _FIND = sa.select(resources).where(_THIS)
 _GET = StaticStatement(_FIND)
 _GET_TO_CHANGE = StaticStatement(_FIND.with_for_update())
 _INSERT = {
-    name: insert(resources)
-    .on_conflict_do_nothing(index_elements=[resources.c.kind, resources.c.name])
-    .returning(resources.c.etag)
+    name: StaticStatement(
+        insert(resources)
+        .values({column.name: sa.bindparam(f"new_{column.name}", type_=column.type) for column in resources.c})
+        .on_conflict_do_nothing(index_elements=[resources.c.kind, resources.c.name])
+        .returning(resources.c.etag)
+    )
     for name, insert in INSERT.items()
 }
 """By dialect: another process may create the same at the same time."""
@@ -60,7 +63,8 @@ def put(
     etag = etag_of(spec)
     if found is None:
         row = {"kind": kind, "name": this["this"], "spec": encoded, "etag": etag, "created_at": now, "updated_at": now}
-        if connection.execute(_INSERT[connection.dialect.name], row).one_or_none() is not None:
+        values = {f"new_{column}": value for column, value in row.items()}
+        if _INSERT[connection.dialect.name].row(connection, values) is not None:
             return etag, True
         found = _GET_TO_CHANGE.row(connection, this)
         _check(kind, name, found, if_match)

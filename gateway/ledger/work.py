@@ -26,6 +26,7 @@ from gateway.ledger.db.batch import RowBatch, select_rows
 from gateway.ledger.db.encoding import octets, text
 from gateway.ledger.db.engine import Database
 from gateway.ledger.db.models import peers, shards, work
+from gateway.ledger.db.prepared import StaticStatement, once
 from gateway.ledger.db.shards import INSERT, ShardLease, alive
 from gateway.runtime.ids import ids
 
@@ -160,6 +161,10 @@ class Shared:
         self._fence = fence_lapsed
         self._on_takeover = on_takeover
         self._now = now
+        self._prepare(database)
+
+    @once
+    def _prepare(self, database: Database) -> None:
         insert = INSERT[database.dialect]
         shard, fence = sa.bindparam("my_shard", type_=sa.BigInteger), sa.bindparam("my_fence", type_=sa.BigInteger)
         kind = sa.bindparam("of", type_=sa.Text)
@@ -169,14 +174,18 @@ class Shared:
         # By their names: a subquery in the WHERE of an ON CONFLICT is not correlated with the table.
         there = [sa.literal_column(f"work.{column}", sa.BigInteger) for column in ("shard", "fence")]
         taking = insert(work).from_select(list(rows.selected_columns.keys()), rows)
-        self._claim = taking.on_conflict_do_update(
-            index_elements=[work.c.kind, work.c.name],
-            set_={column: taking.excluded[column] for column in ("shard", "fence", "at")},
-            where=~alive(*there) | ((work.c.shard == shard) & (work.c.fence == fence)),
-        ).returning(work.c.name)
+        self._claim = StaticStatement(
+            taking.on_conflict_do_update(
+                index_elements=[work.c.kind, work.c.name],
+                set_={column: taking.excluded[column] for column in ("shard", "fence", "at")},
+                where=~alive(*there) | ((work.c.shard == shard) & (work.c.fence == fence)),
+            ).returning(work.c.name)
+        )
         named, _ = select_rows(database.dialect, (work.c.name,))
-        self._release = sa.delete(work).where(
-            work.c.kind == kind, work.c.shard == shard, work.c.fence == fence, work.c.name.in_(named)
+        self._release = StaticStatement(
+            sa.delete(work).where(
+                work.c.kind == kind, work.c.shard == shard, work.c.fence == fence, work.c.name.in_(named)
+            )
         )
         self._forget = (
             sa.delete(work).where(~alive(work.c.shard, work.c.fence)),
@@ -185,24 +194,25 @@ class Shared:
         announced = insert(peers).values(
             {column.name: sa.bindparam(f"new_{column.name}", type_=column.type) for column in peers.c}
         )
-        self._announce = announced.on_conflict_do_update(
-            index_elements=[peers.c.shard],
-            set_={column.name: announced.excluded[column.name] for column in peers.c if column.name != "shard"},
+        self._announce = StaticStatement(
+            announced.on_conflict_do_update(
+                index_elements=[peers.c.shard],
+                set_={column.name: announced.excluded[column.name] for column in peers.c if column.name != "shard"},
+            )
         )
-        self._living = (
-            sa.select(peers)
-            .where(alive(peers.c.shard, peers.c.fence))
-            .order_by(peers.c.shard)
-        )  # fmt: skip
+        living = alive(peers.c.shard, peers.c.fence)
+        self._living = StaticStatement(sa.select(peers).where(living).order_by(peers.c.shard))
         lapsed = sa.exists().where(shards.c.owner.is_not(None), shards.c.expires_at < database.clock)
-        self._lapsed = sa.select(lapsed)
+        self._lapsed = StaticStatement(sa.select(lapsed))
         owned = alive(work.c.shard, work.c.fence)
-        self._counts = (
+        self._counts = StaticStatement(
             sa.select(work.c.kind, work.c.shard, sa.func.count()).where(owned).group_by(work.c.kind, work.c.shard)
         )
-        self._taken = sa.select(work.c.name, work.c.shard).where(work.c.kind == kind, owned)
-        self._owner = sa.select(work.c.shard).where(
-            work.c.kind == kind, work.c.name == sa.bindparam("this", type_=sa.LargeBinary), owned
+        self._taken = StaticStatement(sa.select(work.c.name, work.c.shard).where(work.c.kind == kind, owned))
+        self._owner = StaticStatement(
+            sa.select(work.c.shard).where(
+                work.c.kind == kind, work.c.name == sa.bindparam("this", type_=sa.LargeBinary), owned
+            )
         )
 
     async def announce(self, peer: Peer) -> None:
@@ -216,7 +226,7 @@ class Shared:
         }
 
         def run(connection: sa.Connection, lease: ShardLease) -> None:
-            connection.execute(self._announce, {**plain, "new_shard": lease.shard, "new_fence": lease.fence})
+            self._announce.rows(connection, {**plain, "new_shard": lease.shard, "new_fence": lease.fence})
 
         await self._tasks.task(run)
 
@@ -224,11 +234,11 @@ class Shared:
         """Processes and work, as they are now."""
 
         def run(connection: sa.Connection) -> View:
-            found = [_peer(row) for row in connection.execute(self._living)]
+            found = [_peer(row) for row in self._living.rows(connection)]
             counts: dict[str, dict[int, int]] = {}
-            for kind, shard, count in connection.execute(self._counts):
+            for kind, shard, count in self._counts.rows(connection):
                 counts.setdefault(kind, {})[shard] = count
-            return View(found, counts, lapsed=bool(connection.execute(self._lapsed).scalar()))
+            return View(found, counts, lapsed=bool(self._lapsed.scalar(connection)))
 
         view: View = await self._tasks.read(run)
         return view
@@ -254,7 +264,7 @@ class Shared:
 
             def run(connection: sa.Connection, lease: ShardLease, batch: RowBatch = batch) -> list[bytes]:
                 mine = {"of": kind, "my_shard": lease.shard, "my_fence": lease.fence}
-                return list(connection.execute(self._claim, batch.parameters(**mine)).scalars())
+                return [name for (name,) in self._claim.rows(connection, batch.parameters(**mine))]
 
             found.update(map(text, await self._tasks.task(run)))
         return found
@@ -265,7 +275,7 @@ class Shared:
 
             def run(connection: sa.Connection, lease: ShardLease, batch: RowBatch = batch) -> None:
                 mine = {"of": kind, "my_shard": lease.shard, "my_fence": lease.fence}
-                connection.execute(self._release, batch.parameters(**mine))
+                self._release.rows(connection, batch.parameters(**mine))
 
             await self._tasks.task(run)
 
@@ -273,7 +283,7 @@ class Shared:
         """Name -> shard of everything of this kind that has a living owner."""
 
         def run(connection: sa.Connection) -> dict[str, int]:
-            return {text(name): shard for name, shard in connection.execute(self._taken, {"of": kind})}
+            return {text(name): shard for name, shard in self._taken.rows(connection, {"of": kind})}
 
         found: dict[str, int] = await self._tasks.read(run)
         return found
@@ -281,9 +291,7 @@ class Shared:
     async def owner(self, kind: str, name: str) -> int | None:
         """The shard of its living owner."""
         this = {"of": kind, "this": octets(name)}
-        found: int | None = await self._tasks.read(
-            lambda connection: connection.execute(self._owner, this).scalar_one_or_none()
-        )
+        found: int | None = await self._tasks.read(lambda connection: self._owner.scalar(connection, this))
         return found
 
     async def secret(self, name: str) -> bytes:

@@ -20,6 +20,7 @@ import sqlalchemy as sa
 from gateway.errors import NoSuchResource, StateError
 from gateway.ledger.access.audit import AuditHead
 from gateway.ledger.db.models import api_keys
+from gateway.ledger.db.prepared import StaticStatement
 
 if TYPE_CHECKING:
     from gateway.ledger.store import Ledger
@@ -106,9 +107,21 @@ def _key(row: Any) -> ApiKey:
     return ApiKey(**values | {"scopes": tuple(msgspec.json.decode(row.scopes, type=list[str]))})
 
 
-def _live(now: int) -> sa.ColumnElement[bool]:
+def _live(now: int | sa.ColumnElement[int]) -> sa.ColumnElement[bool]:
     there = api_keys.c
     return (there.revoked_at == 0) & ((there.expires_at == 0) | (there.expires_at > now))
+
+
+_LIVE: Final = sa.select(api_keys).where(_live(sa.bindparam("now", type_=sa.BigInteger)))
+_ALIVE: Final = StaticStatement(_LIVE.limit(KEYS_MAX))
+_UNSEALED: Final = StaticStatement(_LIVE.where(api_keys.c.mac.is_(None)))
+_VERSION: Final = StaticStatement(
+    sa.select(
+        sa.func.coalesce(sa.func.max(api_keys.c.changes), 0),
+        sa.func.count(),
+        sa.func.coalesce(sa.func.sum(api_keys.c.changes), 0),
+    )
+)
 
 
 def _alone(connection: sa.Connection) -> None:
@@ -233,7 +246,7 @@ class ApiKeys:
 
         def run(connection: sa.Connection) -> tuple[list[ApiKey], AuditHead | None]:
             _alone(connection)
-            rows = connection.execute(sa.select(api_keys).where(_live(now) & api_keys.c.mac.is_(None))).all()
+            rows = _UNSEALED.rows(connection, {"now": now})
             found = [self.macs.sealed(_key(row)) for row in rows]
             if not found or self.macs.name is None:
                 return [], None
@@ -300,18 +313,13 @@ class ApiKeys:
 
     async def live(self, now: int) -> list[ApiKey]:
         """All that open something; as many as there may be."""
-        query = sa.select(api_keys).where(_live(now)).limit(KEYS_MAX)
-        rows = await self._ledger.read(lambda connection: connection.execute(query).all())
+        rows = await self._ledger.read(lambda connection: _ALIVE.rows(connection, {"now": now}))
         return [_key(row) for row in rows]
 
     async def version(self) -> tuple[int, int, int]:
         """What is another after every change but that of ``last_used_at``: the number of the last change, which only
         grows; and count and sum, which tell of rows that somebody changed or deleted by hand."""
-        changes = api_keys.c.changes
-        query = sa.select(
-            sa.func.coalesce(sa.func.max(changes), 0), sa.func.count(), sa.func.coalesce(sa.func.sum(changes), 0)
-        )
-        row = await self._ledger.read(lambda connection: connection.execute(query).one())
+        row = await self._ledger.read(_VERSION.row)
         return int(row[0]), int(row[1]), int(row[2])
 
     async def used(self, times: Sequence[tuple[str, int]]) -> None:

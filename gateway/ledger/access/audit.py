@@ -30,6 +30,7 @@ import sqlalchemy as sa
 
 from gateway.ledger.db.encoding import document
 from gateway.ledger.db.models import audit_log
+from gateway.ledger.db.prepared import StaticStatement
 from gateway.observing.telemetry import log
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ LATE: Final = 1_000_000
 Entries: TypeAlias = Sequence[tuple[int, Mapping[str, Any]]]
 """Entries with their times, in microseconds since 1970."""
 _COLUMNS: Final = tuple(audit_log.c)
-_LAST = sa.select(audit_log).order_by(audit_log.c.sequence.desc()).limit(1)
+_LAST: Final = StaticStatement(sa.select(audit_log).order_by(audit_log.c.sequence.desc()).limit(1))
 
 
 class AuditRow(NamedTuple):
@@ -162,7 +163,7 @@ def _alone(connection: sa.Connection) -> None:
 
 def last_row(connection: sa.Connection) -> AuditRow | None:
     """The newest row."""
-    row = connection.execute(_LAST).one_or_none()
+    row = _LAST.row(connection)
     return AuditRow(*row) if row is not None else None
 
 

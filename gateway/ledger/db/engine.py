@@ -84,9 +84,7 @@ class Database:
         self.dialect = self.url.get_backend_name()
         """``sqlite`` or ``postgresql``."""
         self.path = Path(self.url.database or "") if self.dialect == "sqlite" else None
-        self.clock: sa.ColumnElement[int] = sa.literal_column(
-            SQLITE_CLOCK if self.dialect == "sqlite" else POSTGRESQL_CLOCK, sa.BigInteger
-        )
+        self.clock = clock_of(self.dialect)
         """The database's clock, in microseconds since 1970."""
 
     @property
@@ -200,6 +198,11 @@ class Database:
         else:
             sa.event.listen(engine, "connect", _tune_postgresql)
         return engine
+
+
+def clock_of(dialect: str) -> sa.ColumnElement[int]:
+    """Return the clock of a database, in microseconds since 1970."""
+    return sa.literal_column(SQLITE_CLOCK if dialect == "sqlite" else POSTGRESQL_CLOCK, sa.BigInteger)
 
 
 def run(connection: sa.Connection, text: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> list[Row]:

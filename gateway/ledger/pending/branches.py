@@ -27,6 +27,7 @@ import sqlalchemy as sa
 from gateway.ledger.db.encoding import document, octets, parse, text
 from gateway.ledger.db.engine import Database
 from gateway.ledger.db.models import branches
+from gateway.ledger.db.prepared import StaticStatement
 from gateway.ledger.db.shards import INSERT, ShardLease
 from gateway.ledger.pending.inbox import Inbox, digests
 from gateway.ledger.writing.records import InboxRow, LogEntry
@@ -76,7 +77,7 @@ _OF = (
     .order_by(branches.c.at, branches.c.id)
     .limit(MOST)
 )
-_BRIDGES = sa.select(branches.c.bridge).distinct().order_by(branches.c.bridge)
+_BRIDGES = StaticStatement(sa.select(branches.c.bridge).distinct().order_by(branches.c.bridge))
 
 
 class BranchStore:
@@ -187,7 +188,7 @@ class BranchStore:
     async def bridges(self) -> list[str]:
         """The names of bridges that have any."""
         found: list[str] = await self._ledger.read(
-            lambda connection: [text(name) for name in connection.execute(_BRIDGES).scalars()]
+            lambda connection: [text(name) for (name,) in _BRIDGES.rows(connection)]
         )
         return found
 

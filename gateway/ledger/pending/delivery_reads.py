@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Final
 
 import sqlalchemy as sa
 
 from gateway.fidelity.deaths import CODES, UNKNOWN
 from gateway.ledger.db.encoding import octets, text
-from gateway.ledger.db.engine import Database
+from gateway.ledger.db.engine import Database, clock_of
 from gateway.ledger.db.ids import first_id
 from gateway.ledger.db.models import bodies, deliveries
+from gateway.ledger.db.prepared import StaticStatement
 from gateway.ledger.pending.bodies import sound
 from gateway.ledger.pending.delivery_rows import COLUMNS, OPEN, delivery
 from gateway.ledger.pending.owed import BacklogCounts, BacklogEntry, BacklogStatus, DeadGroup, DeliveryFilter
@@ -29,36 +31,10 @@ class DeliveryReads:
     def __init__(self, database: Database, clock: Callable[[], int] | None = None) -> None:
         self._clock = clock
         self._postgresql = database.is_postgresql
-        now: sa.ColumnElement[int] = sa.select(
-            database.clock if clock is None else sa.bindparam("now", type_=sa.BigInteger)
-        ).scalar_subquery()
-        self._now = now
-        out = (deliveries.c.status == int(BacklogStatus.OUT)) & (deliveries.c.due_at > now)
-        dead = deliveries.c.status == int(BacklogStatus.DEAD)
-        counted = (
-            sa.func.count().filter(~dead & ~out),
-            sa.func.count().filter(out),
-            sa.func.count().filter(dead),
-            sa.func.coalesce(sa.func.sum(deliveries.c.size), 0),
-            sa.func.min(deliveries.c.at).filter(~dead),
-            sa.func.min(deliveries.c.due_at).filter(~dead),
-            sa.func.count().filter(~dead & ~out & (deliveries.c.attempt > 0)),
-        )
-        self._backlog = sa.select(*counted).where(_MINE)
-        self._backlogs = sa.select(deliveries.c.subscription, *counted).group_by(deliveries.c.subscription)
+        self._statements = _statements(database.dialect, is_injected=clock is not None)
 
     def _times(self) -> dict[str, int]:
         return {} if self._clock is None else {"now": self._clock()}
-
-    def _select(self, payload: bool) -> sa.Select[Any]:
-        columns: list[Any] = [*COLUMNS, self._now.label("there")]
-        if not payload:
-            return sa.select(*columns)
-        return sa.select(*columns, bodies.c.payload).outerjoin_from(
-            deliveries,
-            bodies,
-            (bodies.c.message_id == deliveries.c.message_id) & (bodies.c.digest == deliveries.c.digest),
-        )
 
     def due(
         self,
@@ -72,16 +48,14 @@ class DeliveryReads:
         if self._postgresql:  # see ``Database.writer``
             for plan in ("bitmapscan", "seqscan"):
                 connection.execute(sa.text(f"SET LOCAL enable_{plan} = off"))
-        query = self._select(payload).where(_MINE, OPEN).order_by(deliveries.c.due_at, deliveries.c.id).limit(limit)
-        values: dict[str, Any] = {"of": octets(subscription)}
+        values: dict[str, Any] = {"of": octets(subscription), "most": limit, **self._times()}
         if after is not None:
-            place = sa.tuple_(deliveries.c.due_at, deliveries.c.id)
-            query = query.where(place > sa.tuple_(*after, types=(sa.BigInteger(), sa.LargeBinary())))
-        return [_of(row) for row in connection.execute(query, {**values, **self._times()})]
+            values |= {"behind_due": after[0], "behind_id": after[1]}
+        return [_of(row) for row in self._statements.lines[payload, after is not None].rows(connection, values)]
 
     def get(self, connection: sa.Connection, delivery_id: bytes, payload: bool) -> BacklogEntry | None:
         """One."""
-        query = self._select(payload).where(deliveries.c.id == delivery_id)
+        query = self._statements.select(payload).where(deliveries.c.id == delivery_id)
         row = connection.execute(query, self._times()).one_or_none()
         return None if row is None else _of(row)
 
@@ -96,7 +70,7 @@ class DeliveryReads:
     ) -> tuple[list[BacklogEntry], str | None]:
         """Some, by id, and the cursor behind them."""
         this = deliveries.c.id
-        query = self._select(payload).where(*_conditions(where)).limit(limit + 1)
+        query = self._statements.select(payload).where(*_conditions(where)).limit(limit + 1)
         query = query.order_by(this.desc() if newest_first else this)
         if cursor is not None:
             behind = place_of(cursor)
@@ -112,12 +86,12 @@ class DeliveryReads:
 
     def backlog(self, connection: sa.Connection, subscription: str) -> BacklogCounts:
         """Pending messages of a subscription."""
-        row = connection.execute(self._backlog, {"of": octets(subscription), **self._times()}).one()
-        return _backlog(*row)
+        values = {"of": octets(subscription), **self._times()}
+        return _backlog(*self._statements.backlog.row(connection, values))
 
     def backlogs(self, connection: sa.Connection) -> dict[str, BacklogCounts]:
         """Pending messages of each one that has any."""
-        rows = connection.execute(self._backlogs, self._times())
+        rows = self._statements.backlogs.rows(connection, self._times())
         return {text(name): _backlog(*counts) for name, *counts in rows}
 
     def dead_groups(
@@ -128,6 +102,57 @@ class DeliveryReads:
             for plan in ("bitmapscan", "seqscan", "sort"):
                 connection.execute(sa.text(f"SET LOCAL enable_{plan} = off"))
         return dead_groups(connection, most, code, subscriptions)
+
+
+class _Statements:
+    """What is asked again and again."""
+
+    def __init__(self, now: sa.ColumnElement[int]) -> None:
+        self._now = now
+        out = (deliveries.c.status == int(BacklogStatus.OUT)) & (deliveries.c.due_at > now)
+        dead = deliveries.c.status == int(BacklogStatus.DEAD)
+        counted = (
+            sa.func.count().filter(~dead & ~out),
+            sa.func.count().filter(out),
+            sa.func.count().filter(dead),
+            sa.func.coalesce(sa.func.sum(deliveries.c.size), 0),
+            sa.func.min(deliveries.c.at).filter(~dead),
+            sa.func.min(deliveries.c.due_at).filter(~dead),
+            sa.func.count().filter(~dead & ~out & (deliveries.c.attempt > 0)),
+        )
+        self.backlog = StaticStatement(sa.select(*counted).where(_MINE))
+        self.backlogs = StaticStatement(
+            sa.select(deliveries.c.subscription, *counted).group_by(deliveries.c.subscription)
+        )
+        place = sa.tuple_(deliveries.c.due_at, deliveries.c.id)
+        behind = place > sa.tuple_(
+            sa.bindparam("behind_due", type_=sa.BigInteger), sa.bindparam("behind_id", type_=sa.LargeBinary)
+        )
+        self.lines: dict[tuple[bool, bool], StaticStatement] = {}
+        """Those that are not dead, in line: whether with payloads, and whether behind a place -> the statement."""
+        for payload in (False, True):
+            line = self.select(payload).where(_MINE, OPEN).order_by(deliveries.c.due_at, deliveries.c.id)
+            line = line.limit(sa.bindparam("most", type_=sa.Integer))
+            self.lines[payload, False] = StaticStatement(line)
+            self.lines[payload, True] = StaticStatement(line.where(behind))
+
+    def select(self, payload: bool) -> sa.Select[Any]:
+        """Return the statement that asks for deliveries, without conditions."""
+        columns: list[Any] = [*COLUMNS, self._now.label("there")]
+        if not payload:
+            return sa.select(*columns)
+        return sa.select(*columns, bodies.c.payload).outerjoin_from(
+            deliveries,
+            bodies,
+            (bodies.c.message_id == deliveries.c.message_id) & (bodies.c.digest == deliveries.c.digest),
+        )
+
+
+@cache
+def _statements(dialect: str, *, is_injected: bool) -> _Statements:
+    """Those of a database. ``is_injected``: the time is a parameter, in place of the database's clock."""
+    now: sa.ColumnElement[int] = sa.bindparam("now", type_=sa.BigInteger) if is_injected else clock_of(dialect)
+    return _Statements(sa.select(now).scalar_subquery())
 
 
 def dead_groups(

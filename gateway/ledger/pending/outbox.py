@@ -24,7 +24,7 @@ from gateway.ledger.db.checksums import DAMAGED, checksum, is_sound
 from gateway.ledger.db.encoding import document, octets, parse, text
 from gateway.ledger.db.engine import Database
 from gateway.ledger.db.models import events, outbox
-from gateway.ledger.db.prepared import PreparedStatement, once
+from gateway.ledger.db.prepared import PreparedStatement, StaticStatement, once
 from gateway.ledger.db.shards import INSERT, ShardLease, alive
 from gateway.ledger.pending.bodies import matching
 from gateway.ledger.pending.delivery_rows import when
@@ -100,7 +100,7 @@ class OutboxRows:
             .limit(sa.bindparam("most"))
             .with_for_update(skip_locked=True, of=outbox)
         )
-        self._claim = (
+        self._claim = StaticStatement(
             sa.update(outbox)
             .where(outbox.c.message_id.in_(named))
             .values(shard=_SHARD, fence=_FENCE, attempt=outbox.c.attempt + 1)
@@ -196,7 +196,7 @@ class OutboxRows:
             batch.add((), row.message_id)
         if not batch:
             return []
-        rows = connection.execute(self._claim, batch.parameters(my_shard=lease.shard, my_fence=lease.fence))
+        rows = self._claim.rows(connection, batch.parameters(my_shard=lease.shard, my_fence=lease.fence))
         doubtful = {row.message_id for row in due if row.doubtful}
         found = [_entry(row, doubtful=row.message_id in doubtful) for row in rows]
         return sorted(found, key=lambda row: (row.due_at, row.message_id))

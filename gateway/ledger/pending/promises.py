@@ -31,13 +31,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 import sqlalchemy as sa
 
 from gateway.ledger.db.encoding import parse, text
-from gateway.ledger.db.engine import Database
+from gateway.ledger.db.engine import Database, clock_of
 from gateway.ledger.db.models import bodies, branches, deliveries, events, obligations, outbox, shards
 from gateway.ledger.db.prepared import StaticStatement
 from gateway.ledger.logs import log_reads
@@ -139,7 +140,7 @@ class Promises:
 
     def __init__(self, ledger: ObligationAccess, database: Database) -> None:
         self._ledger = ledger
-        self._clock = database.clock
+        self._dialect = database.dialect
 
     async def survey(self) -> tuple[int, list[Extent]]:
         """The first shard that has an owner (whose owner audits), and what there is of each shard's events."""
@@ -163,7 +164,7 @@ class Promises:
 
     async def standing(self) -> PendingCounts:
         """Number of pending entries beside deliveries."""
-        found: PendingCounts = await self._ledger.read(lambda connection: _standing(connection, self._clock))
+        found: PendingCounts = await self._ledger.read(lambda connection: _standing(connection, self._dialect))
         return found
 
 
@@ -323,17 +324,28 @@ def _bodies(connection: sa.Connection, after: bytes) -> ObligationPage:
     return ObligationPage(len(rows), rows[-1][0] if len(rows) == SPAN else None, missing)
 
 
-def _standing(connection: sa.Connection, clock: sa.ColumnElement[int]) -> PendingCounts:
-    dead = outbox.c.due_at == NEVER
+_PENDING: Final = obligations.c.status == PENDING
+_PUBLISHES: Final = StaticStatement(
+    sa.select(sa.func.count().filter(_PENDING), sa.func.count().filter(~_PENDING)).select_from(obligations)
+)
+
+
+@cache
+def _counted(dialect: str) -> StaticStatement:
+    """The entries of the outbox by what they wait for, and for how long the first has been due."""
+    clock, dead = clock_of(dialect), outbox.c.due_at == NEVER
     due = outbox.c.due_at <= clock
-    counted = sa.select(
-        sa.func.count().filter(due),
-        sa.func.count().filter(~due & ~dead),
-        sa.func.count().filter(dead),
-        clock - sa.func.min(outbox.c.due_at),
+    return StaticStatement(
+        sa.select(
+            sa.func.count().filter(due),
+            sa.func.count().filter(~due & ~dead),
+            sa.func.count().filter(dead),
+            clock - sa.func.min(outbox.c.due_at),
+        )
     )
-    number, later, refused, overdue = connection.execute(counted).one()
-    pending = obligations.c.status == PENDING
-    publishes = sa.select(sa.func.count().filter(pending), sa.func.count().filter(~pending)).select_from(obligations)
-    busy, parked = connection.execute(publishes).one()
+
+
+def _standing(connection: sa.Connection, dialect: str) -> PendingCounts:
+    number, later, refused, overdue = _counted(dialect).row(connection)
+    busy, parked = _PUBLISHES.row(connection)
     return PendingCounts(number, later, refused, max(0.0, float(overdue or 0) / 1_000_000), busy, parked)
