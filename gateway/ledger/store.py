@@ -13,7 +13,7 @@ import sqlite3
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
-from typing import IO, Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import IO, Any, Concatenate, Final, NamedTuple, ParamSpec, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import exc
@@ -30,6 +30,7 @@ from gateway.ledger.db.disk import Disk
 from gateway.ledger.db.engine import READERS, Database, unavailable
 from gateway.ledger.db.files import RESTORE, check_files
 from gateway.ledger.db.ids import DAY_MS
+from gateway.ledger.db.readers import Readers
 from gateway.ledger.db.shards import ShardLease, Shards
 from gateway.ledger.events import reads, searches, windows
 from gateway.ledger.events.history import History
@@ -77,6 +78,14 @@ LAPSED = "the lease of the shard has run out; it is being renewed"
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+class Opened(NamedTuple):
+    """A database that can be used."""
+
+    lock: IO[bytes] | None
+    """On SQLite: while it is open, the file is this process's."""
+    readers: Readers
 
 
 class Ledger:
@@ -149,8 +158,8 @@ class Ledger:
         """
         database = Database(url)
         loop = asyncio.get_running_loop()
-        lock = await threads.run(_prepare, database, migrate)
-        ledger = cls(database, settings, owner, clock, lock, retention, audit_keys)
+        opened = await threads.run(_prepare, database, migrate)
+        ledger = cls(database, settings, owner, clock, opened, retention, audit_keys)
         try:
             await ledger._writer.submit(Task(loop.create_future(), lambda connection, lease: None))
         except BaseException:
@@ -164,14 +173,14 @@ class Ledger:
         settings: LedgerSettings,
         owner: str,
         clock: Callable[[], float],
-        lock: IO[bytes] | None,
+        opened: Opened,
         retention: RetentionSettings,
         audit_keys: Mapping[str, bytes],
     ) -> None:
         """Use ``open``."""
         self._database = database
         self._clock = clock
-        self._lock = lock
+        self._lock, self._readers = opened
         self._lease_seconds = settings.shard_lease
         self._group_max = settings.group_max
         self.headers: tuple[str, ...] = tuple(settings.headers)
@@ -217,7 +226,6 @@ class Ledger:
         """Who changed what."""
         self.promises = Promises(self, database)
         """Whether all that was promised is accounted for."""
-        self._readers = database.readers()
         self._commits = CommitCount(database.path) if database.path is not None else None
         self._pool = threads.pool(READERS, "ledger-reader")
         self._guard = threads.guard()
@@ -259,7 +267,7 @@ class Ledger:
         await self._writer.close()
         await threads.run(self._pool.shutdown)
         self._guard.close()
-        self._readers.dispose()
+        self._readers.close()
         if self._commits is not None:
             self._commits.close()
             self._commits = None
@@ -571,8 +579,7 @@ class Ledger:
 
         def run() -> R:
             try:
-                with self._readers.connect() as connection:
-                    return function(connection, *arguments, **options)
+                return self._readers.run(function, *arguments, **options)
             except exc.DBAPIError as error:
                 raise unavailable(error) from error
 
@@ -664,25 +671,26 @@ class Ledger:
             self._partitioned_day = day
 
 
-def _prepare(database: Database, migrate: bool) -> IO[bytes] | None:
-    """Lock the file, bring the schema up to date if that is asked for, and check it."""
+def _prepare(database: Database, migrate: bool) -> Opened:
+    """Lock the file, bring the schema up to date if that is asked for, and check it. The readers have a connection
+    then."""
     lock = database.lock()
     try:
         _check(database)
         if migrate:
             schema.migrate(database)
-        engine = database.readers()
+        readers = Readers(database)
         try:
-            with engine.connect() as connection:
-                schema.check(connection)
-        except exc.DBAPIError as error:
-            raise unavailable(error) from error
-        finally:
-            engine.dispose()
+            readers.run(schema.check)
+        except BaseException as error:
+            readers.close()
+            if isinstance(error, exc.DBAPIError):
+                raise unavailable(error) from error
+            raise
     except BaseException:
         _unlock(lock)
         raise
-    return lock
+    return Opened(lock, readers)
 
 
 def _check(database: Database) -> None:

@@ -100,8 +100,7 @@ async def test_one_who_lives_fences_one_whose_lease_ran_out(open_ledger: Open) -
     plain, keyed = new_id(), intent(new_id())
     await zombie.record([accepted(plain)])
     await zombie.claim_key("shop", "k", b"f", [keyed])
-    engine = other._readers
-    with engine.begin() as connection:
+    with other._database.writer().begin() as connection:
         connection.exec_driver_sql(f"UPDATE shards SET expires_at = 0 WHERE shard = {zombie.shard}")
     async with asyncio.timeout(60):
         await taken.wait()
