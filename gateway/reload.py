@@ -118,17 +118,17 @@ def rule_of(setting: str) -> tuple[str, str]:
 def changes(before: Config, after: Config) -> Iterator[tuple[str, str]]:
     """What differs: a dotted setting, or the name of an entry of a table; and whether that was ``added``, ``changed``
     or ``removed``."""
-    for field in msgspec.structs.fields(Config):
-        name, old, new = field.name, getattr(before, field.name), getattr(after, field.name)
+    for name in Config.__struct_fields__:
+        old, new = getattr(before, name), getattr(after, name)
         if name in TABLES:
             for entry in sorted({*old, *new}):
                 if old.get(entry) != new.get(entry):
                     what = "added" if entry not in old else "removed" if entry not in new else "changed"
                     yield f"{name}.{entry}", what
         elif isinstance(old, msgspec.Struct):
-            for inner in msgspec.structs.fields(type(old)):
-                if getattr(old, inner.name) != getattr(new, inner.name):
-                    yield f"{name}.{inner.name}", "changed"
+            for inner in old.__struct_fields__:
+                if getattr(old, inner) != getattr(new, inner):
+                    yield f"{name}.{inner}", "changed"
         elif old != new:
             yield name, "changed"
 
