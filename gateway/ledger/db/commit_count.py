@@ -2,9 +2,9 @@
 
 The end of a journal can be cut off, or damaged, in a way that looks like a loss of power: what was committed there
 would go without a word. So the count of commits of the shard is written to a file of its own, after the commit and
-without a sync: at most every 10 ms, and what came since then within a second. After a loss of power or a kill it may be
-too small, or unreadable, and says less. It is never too great, because the commit was synced before. A ledger that has
-fewer commits than the file says has lost some.
+without a sync: at most every 100 ms, and what came since then within a second. After a loss of power or a kill it may
+be too small, or unreadable, and says less. It is never too great, because the commit was synced before. A ledger that
+has fewer commits than the file says has lost some.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from gateway.runtime.clock import clock
 
 SIZE: Final = 64
 """Bytes of the file: it fits into a sector of a disk."""
-PAUSE: Final = 0.01
-"""Seconds between two writes: one after each commit would take a tenth of its time."""
+PAUSE: Final = 0.1
+"""Seconds between two writes: one after each commit would take a tenth of its time, also where each waits long for the
+interpreter's lock."""
 
 
 class CommitCount:
