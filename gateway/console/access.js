@@ -1,16 +1,16 @@
 // API keys, what they allow, and who did what.
 
-import { html, useState, visible } from "./base.js";
+import { html, useRef, useState, visible } from "./base.js";
 import { all, isAdmin, page, request, session, usePoll } from "./api.js";
 import { filter, link, route } from "./route.js";
-import { Action, Copy, Name, Problem, Same, Search, State, Table, Time, View, Dialog, ask, dialog, problemAt } from "./parts.js";
+import { Action, Copy, Name, Problem, Same, Search, State, Table, Time, View, Dialog, ask, dialog, problemAt, useAct } from "./parts.js";
 import { text } from "./text.js";
 
 const words = text.access;
 
 export function Keys() {
   const sought = route.value.query.get("q") ?? "";
-  const feed = usePoll("/v1/keys?limit=1000", 10_000, (path, partial) => all(path, "keys", { onPage: partial }));
+  const feed = usePoll("/v1/keys?limit=1000", 10_000, (path, how) => all(path, "keys", how));
   const rows = (feed.data ?? []).filter((row) => !sought || `${row.id} ${row.client} ${row.scopes.join(" ")} ${row.state}`.toLowerCase().includes(sought.toLowerCase()));
   const told = (data) => { dialog.value = html`<${Made} of=${data} />`; feed.reload(); };
   return html`<${View} title=${text.nav.keys} feed=${feed}
@@ -44,14 +44,11 @@ function Create({ told }) {
   const [client, setClient] = useState("");
   const [scopes, setScopes] = useState("");
   const [days, setDays] = useState(365);
-  const [error, setError] = useState(null);
-  const save = async (event) => {
+  const { busy, error, run } = useAct(words.create);
+  const save = (event) => {
     event.preventDefault();
-    setError(null);
-    try {
-      const body = { client, scopes: scopes.split("\n").map((each) => each.trim()).filter(Boolean), expires_seconds: Math.round(days * 86400) };
-      told((await request("POST", "/v1/keys", { body })).data);
-    } catch (failed) { setError(failed); }
+    const body = { client, scopes: scopes.split("\n").map((each) => each.trim()).filter(Boolean), expires_seconds: Math.round(days * 86400) };
+    run(async () => told((await request("POST", "/v1/keys", { body })).data));
   };
   const wrong = (path) => problemAt(error, path) && html`<p class="wrong" role="alert">${visible(problemAt(error, path))}</p>`;
   return html`<${Dialog} title=${words.create}><form onSubmit=${save}>
@@ -63,7 +60,7 @@ function Create({ told }) {
     <div class="field"><label for="key-days">${words.days}</label><input id="key-days" type="number" min="0" value=${days} onInput=${(event) => setDays(Number(event.currentTarget.value))} />
       <p class="help">${words.daysHelp}</p></div>
     <${Problem} error=${error} fields=${["/client", "/scopes"]} />
-    <div class="buttons"><button type="button" onClick=${() => { dialog.value = null; }}>${text.cancel}</button><button class="primary">${words.create}</button></div>
+    <div class="buttons"><button type="button" onClick=${() => { dialog.value = null; }}>${text.cancel}</button><button class="primary" disabled=${busy}>${busy ? text.working : words.create}</button></div>
   </form><//>`;
 }
 
@@ -77,8 +74,10 @@ export function Audit() {
   const query = route.value.query;
   const given = Object.fromEntries(["actor", "action", "object"].map((name) => [name, query.get(name) ?? ""]).filter(([, value]) => value));
   const path = `/v1/audit?${new URLSearchParams({ limit: "200", ...given })}`;
-  const feed = usePoll(path, 5000, async (each) => { const found = await page(each); return { rows: found.data.entries, next: found.next }; });
+  const feed = usePoll(path, 5000, async (each, how) => { const found = await page(each, how); return { rows: found.data.entries, next: found.next }; });
   const [more, setMore] = useState({ path: "", rows: [], next: null });
+  const current = useRef(path);
+  current.current = path;
   const own = more.path === path;
   const rows = [...(feed.data?.rows ?? []), ...(own ? more.rows : [])];
   const next = own ? more.next : feed.data?.next;
@@ -97,7 +96,7 @@ export function Audit() {
     ]} />`}
     ${next && html`<p><${Action} label=${text.messages.further} act=${async () => {
       const found = await page(next);
-      setMore({ path, rows: [...(own ? more.rows : []), ...found.data.entries], next: found.next });
+      if (current.current === path) setMore({ path, rows: [...(own ? more.rows : []), ...found.data.entries], next: found.next });
       return text.messages.furtherFound(found.data.entries.length);
     }} /></p>`}
     <${Same} path=${path} cli="gateway audit export --config FILE" />

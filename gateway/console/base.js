@@ -1,11 +1,11 @@
 // What all modules share: Preact, signals and htm, which the page has loaded, and small helpers for texts and times.
 
-const { h, render, Fragment } = globalThis.preact;
-const { useState, useEffect, useRef, useMemo, useCallback } = globalThis.preactHooks;
+const { h, render, createContext, Fragment } = globalThis.preact;
+const { useState, useContext, useEffect, useErrorBoundary, useRef, useMemo, useCallback } = globalThis.preactHooks;
 const { signal, computed, effect } = globalThis.preactSignals;
 const html = globalThis.htm.bind(h);
 
-export { html, render, Fragment, useState, useEffect, useRef, useMemo, useCallback, signal, computed, effect };
+export { html, render, createContext, Fragment, useState, useContext, useEffect, useErrorBoundary, useRef, useMemo, useCallback, signal, computed, effect };
 
 export const now = signal(Date.now());
 setInterval(() => { if (!document.hidden) now.value = Date.now(); }, 1000);
@@ -51,6 +51,9 @@ export function segment(name) {
   }
   return encodeURIComponent(name).replace(/[!'()*]/g, (each) => `%${each.charCodeAt(0).toString(16)}`);
 }
+
+// A name that nothing else has.
+export const unique = () => Array.from(crypto.getRandomValues(new Uint8Array(16)), (each) => each.toString(16).padStart(2, "0")).join("");
 
 export function decoded(part) {
   try { return decodeURIComponent(part); } catch { return part; }

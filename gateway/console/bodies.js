@@ -11,7 +11,7 @@ const PATIENCE = 1_800_000; // milliseconds for a whole body, up or down
 
 // A body as a Blob, which the browser keeps outside the memory of the page.
 export async function wholeBody(path) {
-  return (await request("GET", path, { accept: "application/octet-stream", blob: true, signal: AbortSignal.timeout(PATIENCE) })).data;
+  return (await request("GET", path, { accept: "application/octet-stream", blob: true, patience: PATIENCE })).data;
 }
 
 async function download(path, name) {
@@ -34,11 +34,11 @@ export function BodyPart({ payload, encoding, shown, size, path, name }) {
 const extent = (count) => (count && count % 1024 === 0 ? `${number(count / 1024)} KiB` : `${number(count)} bytes`);
 
 // Publish a file as it is: in place of JSON its properties stand in headers.
-export async function publishFile(path, { file, query, headers }) {
+export async function publishFile(path, { file, query, headers, once }) {
   await file.slice(0, 1).arrayBuffer(); // fails where the file is gone, and says so better than an upload does
   const body = file.slice(0, file.size, ""); // without the type that the browser guesses: `headers` have it
   const encoded = Object.fromEntries(Object.entries(headers).map(([name, value]) => [name, octets(value)]));
-  return request("POST", `${path}?${query}`, { body, headers: encoded, signal: AbortSignal.timeout(PATIENCE) });
+  return request("POST", `${path}?${query}`, { body, headers: encoded, once, patience: PATIENCE });
 }
 
 // The message of a form with a file, and what is wrong with it by field. `most`: bytes, and the setting that says so.

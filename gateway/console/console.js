@@ -1,10 +1,10 @@
 // The frame of the console: login, navigation, theme, keys, and which view belongs to an address.
 
-import { Fragment, computed, effect, html, now, render, signal, skew, span, useEffect, useRef, useState, visible } from "./base.js";
-import { begin, epoch, feeds, isAdmin, leave, may, mayPublish, paused, scopes, session } from "./api.js";
+import { Fragment, computed, effect, html, now, render, signal, skew, span, useEffect, useErrorBoundary, useRef, useState, visible } from "./base.js";
+import { asError, begin, epoch, feeds, isAdmin, isLate, leave, may, mayPublish, paused, scopes, session, usePulse } from "./api.js";
 import { Login, returned } from "./login.js";
 import { go, link, route } from "./route.js";
-import { Dialog, Empty, Name, View, dialog, notices } from "./parts.js";
+import { Dialog, Empty, Name, Problem, View, dialog, notices } from "./parts.js";
 import { Overview } from "./overview.js";
 import { BrokerPage, Brokers, Declare, QueuePage, Queues } from "./queues.js";
 import { LookPage } from "./look.js";
@@ -73,21 +73,20 @@ const place = computed(() => (route.value.raw[0] === "exchanges" ? "brokers" : r
 
 // ------------------------------------------------------------------------------------------------ frame
 
-const STALE = 80_000; // milliseconds after which what is followed should have been read: the slowest is read each minute
-
 const liveness = computed(() => {
   if (paused.value) return { of: "paused", why: text.live.pausedWhy };
-  const failed = Object.values(feeds.value).filter((each) => each.failed);
-  const late = Object.values(feeds.value).filter((each) => now.value - each.at > STALE);
-  if (failed.length || late.length) {
-    const oldest = Math.min(...[...failed, ...late].map((each) => each.at || now.value));
-    return { of: "stale", why: failed[0]?.failed ? `${text.live.staleWhy(span((now.value - oldest) / 1000))} ${failed[0].failed}` : text.live.staleWhy(span((now.value - oldest) / 1000)) };
+  if (session.value.state === "away") return { of: "stale", why: session.value.problem };
+  const bad = Object.entries(feeds.value).filter(([path, each]) => each.failed || isLate(path)).map(([, each]) => each);
+  if (bad.length) {
+    const oldest = Math.min(...bad.map((each) => each.at || now.value));
+    return { of: "stale", why: `${text.live.staleWhy(span((now.value - oldest) / 1000))} ${bad.find((each) => each.failed)?.failed ?? ""}` };
   }
   return { of: "live", why: text.live.liveWhy };
 });
 
 function Liveness() {
   const { of, why } = liveness.value;
+  usePulse();
   useEffect(() => { document.documentElement.dataset.live = of; }, [of]);
   return html`<button class=${`liveness ${of}`} title=${visible(why)} aria-label=${`${text.live[of]}. ${visible(why)} ${text.live.toggle}`}
     onClick=${() => { paused.value = !paused.value; }}><span class="dot" aria-hidden="true"></span>${text.live[of]}</button>`;
@@ -130,9 +129,21 @@ function Frame() {
     </nav>
     <main id="main" ref=${main} tabindex="-1">
       ${state === "away" && html`<div class="problem" role="alert"><strong>${text.away}</strong> ${visible(session.value.problem)} <button onClick=${() => begin()}>${text.again}</button></div>`}
-      ${caller && view(route.value)}
+      ${state === "unknown" && html`<p class="quiet" role="status">${text.loading}</p>`}
+      ${caller && html`<${Shown} key=${path} />`}
     </main>
   </div>`;
+}
+
+// The view, or that it cannot show what the gateway has answered.
+function Shown() {
+  const [error, again] = useErrorBoundary();
+  useEffect(() => {
+    const timer = error && setTimeout(again, 5000);
+    return () => clearTimeout(timer);
+  }, [error]);
+  if (!error) return view(route.value);
+  return html`<${View} title=${text.notShown}><${Problem} error=${asError(error)} again=${again} /><//>`;
 }
 
 function Notices() {
@@ -149,6 +160,11 @@ function help() {
 }
 
 let awaits = 0;
+
+// Nobody means two things by a double click: the second click would act again, or on what the first one has put there.
+addEventListener("click", (event) => {
+  if (event.detail > 1 && event.target.closest?.("main button, dialog button")) { event.preventDefault(); event.stopPropagation(); }
+}, true);
 
 addEventListener("keydown", (event) => {
   const field = event.target.closest?.("input, textarea, select, [contenteditable]");

@@ -1,8 +1,8 @@
 // Dead letters that the ledger keeps: grouped by reason, and sent again or deleted one by one, as a selection, or all, by a job.
 
-import { html, number, segment, useState, visible } from "./base.js";
-import { isAdmin, page as onePage, request, usePoll } from "./api.js";
-import { filter, go, link, route } from "./route.js";
+import { html, number, segment, unique, useState, visible } from "./base.js";
+import { isAdmin, page as onePage, request, usePoll, having } from "./api.js";
+import { filter, goLater, link, route } from "./route.js";
 import { Action, Empty, Name, Num, Same, Search, Select, State, Table, Time, View, ask } from "./parts.js";
 import { PART_MAX } from "./bodies.js";
 import { Message } from "./messages.js";
@@ -21,11 +21,11 @@ export function Dead() {
   const where = Object.fromEntries(chosenFilters);
   const picks = chosenFilters.length > 0 || since !== "" || sought !== "";
   const groupsPath = `/v1/dead-letters?${new URLSearchParams(where)}`;
-  const groups = usePoll(isAdmin() ? groupsPath : null, 10_000);
+  const groups = usePoll(isAdmin() ? groupsPath : null, 10_000, having("groups"));
   const source = { ...where, ...(since ? { since } : {}) };
   const path = `/v1/deliveries?${new URLSearchParams({ state: "dead", limit: String(SHOWN_MAX), newest: "true", ...source })}`;
-  const feed = usePoll(isAdmin() && picks ? path : null, 10_000, async (each) => {
-    const { data, next } = await onePage(each);
+  const feed = usePoll(isAdmin() && picks ? path : null, 10_000, async (each, how) => {
+    const { data, next } = await onePage(each, how);
     return { rows: data.deliveries, cut: next !== null };
   });
   const [picked, setPicked] = useState(new Set());
@@ -36,24 +36,29 @@ export function Dead() {
   const chosen = rows.filter((row) => picked.has(row.id));
   const all = groups.data?.groups ?? [];
   const names = (key) => [...new Set([...all.map((group) => group[key]), where[key]])].filter(Boolean).sort();
-  const begin = (verb, deliveries) => async () => {
-    const { data } = await request("POST", "/v1/replays", { body: { source: { deliveries }, target: verb === "purge" ? { purge: true } : {} } });
-    setPicked(new Set());
-    go(`replays/${data.id}`);
-    return words.begun;
+  const begin = (verb, deliveries) => {
+    const [id, goOn] = [unique(), goLater()]; // asked for again under its id, it is the same job
+    return async () => {
+      await request("POST", "/v1/replays", { body: { id, source: { deliveries }, target: verb === "purge" ? { purge: true } : {} }, safe: true });
+      setPicked(new Set());
+      goOn(`replays/${id}`);
+      return words.begun;
+    };
   };
   const confirm = (verb, title, what, name, deliveries) => ask({ title, button: words[verb], what, name: verb === "purge" ? name : undefined, act: begin(verb, deliveries) });
   const some = (verb) => confirm(verb, words[verb], words.chosenWhat[verb](chosen.length), String(chosen.length), { ids: chosen.map((row) => row.id) });
   const everything = async (verb) => {
+    const from = route.value.path;
     const body = { source: { deliveries: source }, target: verb === "purge" ? { purge: true } : {}, dry_run: true };
-    const { data } = await request("POST", "/v1/replays", { body });
+    const { data } = await request("POST", "/v1/replays", { body, reads: true });
+    if (route.value.path !== from) return text.done;
     const refused = Object.entries(data.refused_count).map(([code, many]) => `${visible(code)} ${number(many)}`).join(", ");
     confirm(verb, words.all(words[verb]), html`<strong>${words.would(number(data.count) + (data.complete ? "" : "+"), Object.values(source).map((each) => visible(each)).join(", "))}</strong>
       ${refused && html` <span>${words.cannot(refused)}</span>`}
       <ul class="plain">${data.sample.slice(0, 5).map((row) => html`<li>${visible(row.came_from)} · ${visible(row.id)}</li>`)}</ul>`, where.subscription || "all", source);
     return words.dryRun(number(data.count));
   };
-  return html`<${View} title=${text.nav.dead} feed=${groups} actions=${all.length > 0 && !sought && html`
+  return html`<${View} title=${text.nav.dead} feed=${[groups, feed]} actions=${all.length > 0 && !sought && html`
       <${Action} label=${words.all(words.retry)} act=${() => everything("retry")} />
       <${Action} tone="danger" label=${words.all(words.purge)} act=${() => everything("purge")} />`}>
     <p class="note">${words.what}</p>
@@ -97,8 +102,9 @@ export function DeadPage({ raw }) {
   return html`<${View} title=${words.one} crumbs=${[[text.nav.dead, "dead"]]} feed=${feed} actions=${row && html`
       <${Action} label=${words.retry} done=${words.retried} act=${async () => { await request("POST", `${path}:retry`); feed.reload(); }} />
       <button class="danger" onClick=${() => ask({ title: words.purge, what: words.purgeOne, name: row.id, act: async () => {
+        const goOn = goLater();
         await request("POST", `${path}:purge`);
-        location.hash = link("dead");
+        goOn("dead");
       } })}>${words.purge}</button>`}>
     ${row && html`<p class="lead"><${State} of=${row.state} /> <${State} of=${codeOf(row)} /> ${visible(whyOf(row))}</p>
       <p><a href=${link(`messages/${row.message_id}`)}>${words.story}</a> · <a href=${link(`subscriptions/${segment(row.subscription)}`)}>${text.subscription} <${Name} of=${row.subscription} /></a></p>

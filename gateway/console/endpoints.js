@@ -1,9 +1,9 @@
 // An endpoint's attempts, and messages once more to it.
 
-import { html, number, segment, span, useState, visible } from "./base.js";
-import { get, may, request, usePoll } from "./api.js";
-import { go, link, route } from "./route.js";
-import { Empty, Facts, Name, Num, Problem, Same, Select, State, Table, Time, View } from "./parts.js";
+import { html, number, segment, span, unique, useRef, useState, visible } from "./base.js";
+import { may, request, usePoll } from "./api.js";
+import { goLater, link, route } from "./route.js";
+import { Empty, Facts, Name, Num, Problem, Same, Select, Staleness, State, Table, Time, View, useAct } from "./parts.js";
 import { text } from "./text.js";
 
 const words = text.resources;
@@ -13,9 +13,9 @@ const outcome = (each) => html`<${State} of=${each.code || (each.status < 300 ? 
 export function EndpointAttempts({ name }) {
   const message = route.value.query.get("message") ?? "";
   const path = `/v1/endpoints/${segment(name)}/attempts${message ? `?message=${segment(message)}` : ""}`;
-  const feed = usePoll(path, 5000, get);
+  const feed = usePoll(path, 5000);
   return html`<section><h2>${words.attempts}</h2><p class="quiet">${message ? words.attemptsOf(message) : words.attemptsWhat}</p>
-    <${Problem} error=${feed.error} />
+    <${Staleness} of=${feed} />
     ${feed.data && html`<${Table} label=${words.attempts} rows=${feed.data.attempts} empty=${words.noAttempts}
       open=${(each) => link(`endpoints/${segment(name)}/attempts/${segment(each.id)}`)} columns=${[
         { title: text.time, show: (each) => html`<${Time} at=${each.at} />` },
@@ -32,7 +32,7 @@ export function EndpointAttempts({ name }) {
 
 export function AttemptPage({ raw, name, id }) {
   const path = `/v1/endpoints/${raw}/attempts`;
-  const feed = usePoll(path, 5000, get);
+  const feed = usePoll(path, 5000);
   const row = feed.data?.attempts.find((each) => each.id === id);
   return html`<${View} title=${html`${words.oneAttempt} <code class="id">${visible(id)}</code>`} crumbs=${[[text.nav.endpoints, "endpoints"], [visible(name), `endpoints/${raw}`]]} feed=${feed}>
     ${feed.data && !row && html`<${Empty}>${words.forgotten}<//>`}
@@ -55,21 +55,22 @@ export function AttemptPage({ raw, name, id }) {
 export function ReplayWindow({ name }) {
   const [since, setSince] = useState("1h");
   const [preview, setPreview] = useState(null);
-  const [error, setError] = useState(null);
+  const { busy, error, run } = useAct(words.replay);
   const body = { source: { messages: { since } }, target: { endpoint: name } };
-  const run = async (dry) => {
-    setError(null);
-    try {
-      const { data } = await request("POST", "/v1/replays", { body: { ...body, dry_run: dry } });
-      if (dry) setPreview(data);
-      else go(`replays/${data.id}`);
-    } catch (failed) { setError(failed); }
+  const id = useRef(unique()).current; // asked for again under its id, it is the same job
+  const dryRun = () => run(async () => setPreview((await request("POST", "/v1/replays", { body: { ...body, dry_run: true }, reads: true })).data));
+  const start = () => {
+    const goOn = goLater();
+    run(async () => {
+      await request("POST", "/v1/replays", { body: { ...body, id: `${id}-${since}` }, safe: true });
+      goOn(`replays/${id}-${since}`);
+    });
   };
   return html`<section><h2>${words.replay}</h2><p class="quiet">${words.replayWhat}</p>
     <div class="bar"><${Select} label=${text.messages.filters.since} value=${since} onChange=${(each) => { setSince(each); setPreview(null); }}
       options=${[["10m", text.last("10 min")], ["1h", text.last("1 h")], ["6h", text.last("6 h")], ["1d", text.last("1 d")]]} />
-      <button onClick=${() => run(true)}>${text.dryRun}</button>
-      ${preview && html`<button class="primary" onClick=${() => run(false)}>${words.replayStart}</button>`}</div>
+      <button disabled=${busy} onClick=${dryRun}>${text.dryRun}</button>
+      ${preview && html`<button class="primary" disabled=${busy} onClick=${start}>${words.replayStart}</button>`}</div>
     <${Problem} error=${error} />
     ${preview && html`<p role="status">${words.replayFound(preview.count)}</p>`}
     <${Same} method="POST" path="/v1/replays" body=${body} cli=${`gateway replays messages --since ${since} --to-endpoint ${name}`} />

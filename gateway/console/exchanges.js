@@ -2,8 +2,8 @@
 
 import { decoded, html, nameText, quoted, segment, useState, visible } from "./base.js";
 import { all, may, mayPublish, request, usePoll } from "./api.js";
-import { go, link } from "./route.js";
-import { Action, Facts, Json, Name, Problem, Same, Select, Table, View, ask, problemAt } from "./parts.js";
+import { go, goLater, link } from "./route.js";
+import { Facts, Json, Name, Problem, Same, Select, Staleness, Table, View, ask, problemAt, tell, useAct } from "./parts.js";
 import { text } from "./text.js";
 
 const words = text.exchanges;
@@ -14,11 +14,11 @@ const place = (rawBroker, name) => link(`exchanges/${rawBroker}/${name === "" ? 
 // Those of a broker that were declared through the gateway, and a way to any other one.
 export function Exchanges({ rawBroker }) {
   const path = `/v1/brokers/${rawBroker}/exchanges`;
-  const feed = usePoll(`${path}?limit=1000`, 10_000, (each) => all(each, "exchanges", { most: 10_000 }));
+  const feed = usePoll(`${path}?limit=1000`, 10_000, (each, how) => all(each, "exchanges", { ...how, most: 10_000 }));
   const [name, setName] = useState("");
   const run = (event) => { event.preventDefault(); if (name) go(`exchanges/${rawBroker}/${segment(name)}`); };
   return html`<section><h2>${words.title}</h2>
-    <${Problem} error=${feed.error} />
+    <${Staleness} of=${feed} />
     ${feed.data && html`<${Table} label=${words.title} rows=${feed.data} keyOf=${(row) => nameText(row.name)} empty=${words.none}
       open=${(row) => place(rawBroker, row.name)} columns=${[
         { title: text.name, class: "grow", show: (row) => html`<${Name} of=${row.name} />` },
@@ -49,8 +49,9 @@ export function ExchangePage({ rawBroker, raw }) {
       ${mayPublish(broker, shown) && plain && !row.internal && html`<a class="button" href=${link("publish", { broker, exchange: shown })}>${text.nav.publish}</a>`}
       ${steers && !isDefault && html`<button class="danger" onClick=${() => ask({
         title: words.delete, what: words.deleteWhat, name, act: async () => {
+          const goOn = goLater();
           await request("DELETE", path);
-          go(`brokers/${rawBroker}`);
+          goOn(`brokers/${rawBroker}`);
           return words.deleted;
         },
       })}>${words.delete}</button>`}`}>
@@ -69,7 +70,7 @@ export function ExchangePage({ rawBroker, raw }) {
 // Where messages go from here, and where they come from: the bindings that were made through the gateway.
 function Bindings({ rawBroker, name }) {
   const path = `/v1/brokers/${rawBroker}/bindings`;
-  const feed = usePoll(`${path}?limit=1000`, 10_000, (each) => all(each, "bindings", { most: 10_000 }));
+  const feed = usePoll(`${path}?limit=1000`, 10_000, (each, how) => all(each, "bindings", { ...how, most: 10_000 }));
   const is = (other) => other !== null && nameText(other) === nameText(name);
   const [out, into] = [(feed.data ?? []).filter((each) => is(each.exchange)), (feed.data ?? []).filter((each) => is(each.destination))];
   const key = { title: words.key, class: "grow", show: (each) => html`<${Name} of=${each.binding_key} />` };
@@ -83,7 +84,7 @@ function Bindings({ rawBroker, name }) {
     },
   });
   return html`<section><h2>${words.out}</h2>
-    <${Problem} error=${feed.error} />
+    <${Staleness} of=${feed} />
     ${feed.data && html`<${Table} label=${words.out} rows=${out} empty=${words.noneOut} keyOf=${(each) => JSON.stringify(each)}
       open=${(each) => (each.queue === null ? place(rawBroker, each.destination) : link(`queues/${rawBroker}/${segment(each.queue)}`))} columns=${[
         { title: text.name, show: (each) => html`<${Name} of=${each.queue ?? each.destination} />` },
@@ -100,35 +101,32 @@ function Bindings({ rawBroker, name }) {
 
 // The exchanges that a queue gets its messages from, as far as the gateway bound it.
 export function BoundTo({ rawBroker, name }) {
-  const feed = usePoll(`/v1/brokers/${rawBroker}/bindings?limit=1000`, 30_000, (each) => all(each, "bindings", { most: 10_000 }));
+  const feed = usePoll(`/v1/brokers/${rawBroker}/bindings?limit=1000`, 30_000, (each, how) => all(each, "bindings", { ...how, most: 10_000 }));
   const rows = (feed.data ?? []).filter((each) => each.queue !== null && nameText(each.queue) === nameText(name));
-  if (!rows.length) return null;
-  return html`<section><h2>${words.into}</h2><${Table} label=${words.into} rows=${rows} keyOf=${(each) => JSON.stringify(each)}
+  if (!rows.length && !feed.error) return null;
+  return html`<section><h2>${words.into}</h2><${Staleness} of=${feed} />${rows.length > 0 && html`<${Table} label=${words.into} rows=${rows} keyOf=${(each) => JSON.stringify(each)}
     open=${(each) => place(rawBroker, each.exchange)} columns=${[
       { title: words.one, show: (each) => html`<${Name} of=${each.exchange === "" ? DEFAULT : each.exchange} />` },
       { title: words.key, class: "grow", show: (each) => html`<${Name} of=${each.binding_key} />` },
-    ]} /></section>`;
+    ]} />`}</section>`;
 }
 
 function Bind({ path, name, reload }) {
   const [kind, setKind] = useState("queue");
   const [to, setTo] = useState("");
   const [key, setKey] = useState("");
-  const [error, setError] = useState(null);
-  const bind = async () => {
-    setError(null);
-    try {
-      await request("POST", path, { body: { exchange: name, [kind]: to, binding_key: key } });
-      setTo("");
-      reload();
-      return words.bound;
-    } catch (failed) { setError(failed); return words.notBound; }
-  };
+  const { busy, error, run } = useAct(words.bindIt);
+  const bind = () => run(async () => {
+    await request("POST", path, { body: { exchange: name, [kind]: to, binding_key: key } });
+    setTo("");
+    reload();
+    tell(words.bound);
+  });
   return html`<details class="other"><summary>${words.bind}</summary><div class="bar">
     <${Select} label=${words.kind} value=${kind} onChange=${setKind} options=${[["queue", text.queue], ["destination", words.one]]} />
     <label class="select"><span>${text.name}</span><input value=${to} autocomplete="off" spellcheck=${false} onInput=${(event) => setTo(event.currentTarget.value)} /></label>
     <label class="select"><span>${words.key}</span><input value=${key} autocomplete="off" spellcheck=${false} onInput=${(event) => setKey(event.currentTarget.value)} /></label>
-    ${to && html`<${Action} label=${words.bindIt} act=${bind} />`}</div>
+    ${to && html`<button disabled=${busy} onClick=${bind}>${words.bindIt}</button>`}</div>
     ${problemAt(error, `/${kind}`) && html`<p class="wrong" role="alert">${visible(problemAt(error, `/${kind}`))}</p>`}
     <${Problem} error=${error} fields=${[`/${kind}`]} /></details>`;
 }

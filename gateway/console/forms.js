@@ -1,7 +1,7 @@
 // A form made of the schema that the API has for a body, so that both take the same and say the same.
 
-import { html, useEffect, useState, visible } from "./base.js";
-import { bodySchema } from "./api.js";
+import { html, useState, visible } from "./base.js";
+import { NEVER, bodySchema, usePoll } from "./api.js";
 import { problemAt } from "./parts.js";
 import { text } from "./text.js";
 
@@ -25,16 +25,8 @@ export function shape(schema) {
   return { kind: "json", nullable };
 }
 
-export function useSchema(path, method) {
-  const [state, setState] = useState({ schema: null, error: null });
-  useEffect(() => {
-    let live = true;
-    bodySchema(path, method).then(
-      (schema) => live && setState({ schema, error: null }), (error) => live && setState({ schema: null, error }));
-    return () => { live = false; };
-  }, [path, method]);
-  return state;
-}
+// The schema as a feed, which is read once.
+export const useSchema = (path, method = "put") => usePoll(`${path} ${method}`, NEVER, (_, how) => bodySchema(path, method, how));
 
 // All fields of a schema that errors may point to: what stands beside a field is not said above the form once more.
 export function places(schema, under = "") {

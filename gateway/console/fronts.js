@@ -1,9 +1,9 @@
 // Fronts: the ports for AMQP clients of other versions, their connections to brokers, and who is connected.
 
 import { decoded, html, quoted, segment, visible } from "./base.js";
-import { all, get, request, usePoll } from "./api.js";
+import { all, request, usePoll } from "./api.js";
 import { link } from "./route.js";
-import { Empty, Facts, Name, Num, Problem, Same, State, Table, Time, View, ask } from "./parts.js";
+import { Empty, Facts, Name, Num, Same, Staleness, State, Table, Time, View, ask } from "./parts.js";
 import { text } from "./text.js";
 
 const words = text.fronts;
@@ -26,7 +26,7 @@ export function Fronts() {
 
 export function FrontPage({ raw }) {
   const path = `/v1/fronts/${raw}`;
-  const feed = usePoll(path, 3000, get);
+  const feed = usePoll(path, 3000);
   const row = feed.data;
   const counts = row ? [
     [words.publishes, row.publishes], [words.deliveries, row.deliveries], [words.rewrites, row.rewrites],
@@ -61,14 +61,14 @@ export function FrontPage({ raw }) {
 }
 
 function Clients({ path }) {
-  const feed = usePoll(`${path}/clients?limit=1000`, 5000, (each, partial) => all(each, "clients", { most: 10_000, onPage: partial }));
+  const feed = usePoll(`${path}/clients?limit=1000`, 5000, (each, how) => all(each, "clients", { ...how, most: 10_000 }));
   const close = (each) => ask({ title: words.close, what: words.closeWhat, name: each.user, act: async () => {
     await request("DELETE", `${path}/clients/${each.client}`);
     feed.reload();
     return words.closed;
   } });
   return html`<section><h2>${words.clients}</h2>
-    <${Problem} error=${feed.error} />
+    <${Staleness} of=${feed} />
     ${feed.data && html`<${Table} label=${words.clients} rows=${feed.data} empty=${words.noClient} keyOf=${(each) => each.client} columns=${[
       { title: words.user, show: (each) => html`<${Name} of=${each.user} />` },
       { title: text.queues.address, class: "mid", show: (each) => visible(each.address) },

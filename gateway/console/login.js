@@ -70,9 +70,9 @@ export function Login() {
     event.preventDefault();
     setBusy("key");
     setWrong("");
-    await begin(typed.trim());
+    const opened = await begin(typed.trim());
     setBusy("");
-    setTyped("");
+    if (opened !== null) setTyped(""); // the gateway has said what it is worth
   };
   const ask = async () => {
     setBusy("issuer");

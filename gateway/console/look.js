@@ -1,14 +1,13 @@
 // Looking into a queue: its first messages, as they are. What cannot be shown is said, and what the ledger has is offered.
 
 import { bytes, decoded, html, nameText, quoted, useState, visible } from "./base.js";
-import { may, request, usePoll } from "./api.js";
+import { NEVER, may, request, usePoll } from "./api.js";
 import { filter, link, route } from "./route.js";
 import { Empty, Name, Num, Same, Select, Table, View, ask } from "./parts.js";
 import { Message } from "./messages.js";
 import { text } from "./text.js";
 
 const words = text.look;
-const NEVER = 86_400_000; // a queue is looked into when somebody asks, and not again and again
 const LIMITS = ["1", "20", "100"];
 const BODIES = ["1024", "65536", "1048576"];
 
@@ -18,7 +17,7 @@ export function LookPage({ rawBroker, raw }) {
   const [limit, bodyMax] = [given("limit", LIMITS, "20"), given("body_max", BODIES, "65536")];
   const path = `/v1/brokers/${rawBroker}/queues/${raw}/messages`;
   const asked = `${path}?${new URLSearchParams({ limit, body_max: bodyMax })}`;
-  const feed = usePoll(asked, NEVER);
+  const feed = usePoll(asked, NEVER); // a queue is looked into when somebody asks, and not again and again
   const [taken, setTaken] = useState(null);
   const found = taken?.asked === asked ? taken.data : feed.data;
   const chosen = found?.messages.find((each) => String(each.position) === route.value.query.get("no"));

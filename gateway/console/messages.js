@@ -1,9 +1,9 @@
 // Finding a message, and its story.
 
-import { Fragment, html, moment, momentShown, segment, useState, visible } from "./base.js";
+import { Fragment, html, moment, momentShown, segment, useRef, useState, visible } from "./base.js";
 import { isAdmin, may, mayPublish, page, request, usePoll } from "./api.js";
-import { filter, go, link, route } from "./route.js";
-import { Action, Facts, Json, Name, Num, Problem, Same, Select, State, Table, Time, View, ask } from "./parts.js";
+import { filter, go, goLater, link, route } from "./route.js";
+import { Action, Facts, Json, Name, Num, Problem, Same, Select, State, Table, Time, View, ask, useAct } from "./parts.js";
 import { BodyPart, PART_MAX } from "./bodies.js";
 import { copied } from "./publish.js";
 import { text } from "./text.js";
@@ -26,27 +26,34 @@ export function Messages() {
   const query = route.value.query;
   const given = Object.fromEntries(FILTERS.map((name) => [name, query.get(name) ?? ""]).filter(([, value]) => value));
   const path = `/v1/messages?${new URLSearchParams({ limit: "200", ...given })}`;
-  const feed = usePoll(path, 5000, async (each) => {
-    const first = await page(each);
+  const feed = usePoll(path, 5000, async (each, how) => {
+    const first = await page(each, how);
     return { rows: first.data.messages, next: first.next };
   });
-  const [more, setMore] = useState({ path: "", rows: [], next: null, error: null });
+  const [more, setMore] = useState({ path: "", rows: [], next: null });
+  const current = useRef(path);
+  current.current = path;
   const own = more.path === path;
   const rows = [...(feed.data?.rows ?? []), ...(own ? more.rows : [])];
   const next = own ? more.next : feed.data?.next;
   const further = async () => {
     const { data, next: after } = await page(next);
-    setMore({ path, rows: [...(own ? more.rows : []), ...data.messages], next: after });
+    if (current.current === path) setMore({ path, rows: [...(own ? more.rows : []), ...data.messages], next: after });
     return words.furtherFound(data.messages.length);
   };
-  const open = async (event) => {
+  const { error, run } = useAct(words.open);
+  const open = (event) => {
     event.preventDefault();
     const id = new FormData(event.currentTarget).get("id").trim();
     if (!ID.test(id)) { filter({ message_id: id }); return; }
-    try { await request("GET", `/v1/messages/${id}`); } catch (error) {
-      if (error.status === 404) { go("search", { q: id }); return; } // publishers use UUIDs, too
-    }
-    go(`messages/${id}`);
+    const goOn = goLater();
+    run(async () => {
+      try { await request("GET", `/v1/messages/${id}`); } catch (failed) {
+        if (failed.status !== 404) throw failed;
+        return goOn("search", { q: id }); // publishers use UUIDs, too
+      }
+      return goOn(`messages/${id}`);
+    });
   };
   const others = FILTERS.filter((name) => !FIRST.includes(name));
   const input = (name) => name === "state" ? html`<${Select} label=${words.filters.state} value=${given.state ?? ""} onChange=${(state) => filter({ state })}
@@ -56,6 +63,7 @@ export function Messages() {
   return html`<${View} title=${text.nav.messages} feed=${feed}>
     <form class="bar" onSubmit=${open}><input class="search" type="search" name="id" data-search placeholder=${words.findHint}
       aria-label=${words.find} autocomplete="off" spellcheck=${false} /><button>${words.open}</button></form>
+    <${Problem} error=${error} />
     <div class="bar filters">${FIRST.map(input)}</div>
     <details class="more" open=${others.some((name) => given[name])}><summary>${text.moreFilters(others.length)}</summary><div class="bar filters">${others.map(input)}</div></details>
     ${Object.keys(given).length > 0 && html`<p><button class="small" onClick=${() => go("messages")}>${words.clear}</button></p>`}
@@ -80,7 +88,7 @@ export function MessagePage({ raw }) {
   const feed = usePoll(path, 3000);
   const row = feed.data;
   return html`<${View} title=${html`<code class="id">${visible(raw)}</code>`} crumbs=${[[text.nav.messages, "messages"]]} feed=${feed}
-    actions=${row && mayPublish(row.broker, "") && html`<button onClick=${() => copied(row)}>${words.copyAs}</button>`}>
+    actions=${row && mayPublish(row.broker, "") && html`<${Action} label=${words.copyAs} done="" act=${() => copied(row)} />`}>
     ${row && html`
       <section class="now"><p class="lead"><${State} of=${row.state} /> ${visible(row.now)}</p>
         ${row.waits.length > 0 && html`<div class="why"><h2>${words.why}</h2><ul class="plain">${row.waits.map((each) => html`<li>
@@ -131,11 +139,9 @@ function Help({ wait, reload }) {
 
 function Owed({ of, reload }) {
   const [found, setFound] = useState(null);
-  const [error, setError] = useState(null);
   const path = `/v1/deliveries/${of.id}`;
-  const show = async () => {
-    try { setFound((await request("GET", `${path}?body_max=${PART_MAX}`)).data); } catch (failed) { setError(failed); }
-  };
+  const { error, run } = useAct(words.showBody);
+  const show = () => run(async () => setFound((await request("GET", `${path}?body_max=${PART_MAX}`)).data));
   return html`<div class="owed"><p><${State} of=${of.state} /> ${words.owedTo} <a href=${link(`subscriptions/${segment(of.subscription)}`)}><${Name} of=${of.subscription} /></a>, ${words.attempt(of.attempt)}${of.state === "waiting" && html`, ${words.nextTry} <${Time} at=${of.due_at} />`}
       ${of.reason.reason && html`<br /><span class="quiet">${visible(of.reason.reason)}</span>`}</p>
     ${isAdmin() && html`<p class="row">
@@ -146,7 +152,7 @@ function Owed({ of, reload }) {
         reload();
         return words.purged;
       } })}>${words.purge}</button></p>`}
-    <${Problem} error=${error} />
+    <${Problem} error=${error} again=${show} />
     ${found?.message && html`<${Message} of=${found.message} shown=${found.payload_bytes} size=${found.octets} path=${`${path}/body`} name=${`${of.id}.bin`} />`}</div>`;
 }
 

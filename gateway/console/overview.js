@@ -1,9 +1,9 @@
 // What is wrong, at a glance, and what happened in the last day.
 
 import { Fragment, html, number, short, skew, useMemo, visible } from "./base.js";
-import { get, isAdmin, may, usePoll } from "./api.js";
+import { isAdmin, may, usePoll, having } from "./api.js";
 import { link, viewOf } from "./route.js";
-import { Chart, Name, Same, State, Staleness, Time, View } from "./parts.js";
+import { Chart, Name, Same, State, Time, View } from "./parts.js";
 import { text } from "./text.js";
 
 const words = text.overview;
@@ -11,13 +11,13 @@ const HOURS = 24;
 const TILES = new Set(["brokers", "queues", "bridges", "endpoints", "subscriptions", "taps", "replays"]);
 
 export function Overview() {
-  const feed = usePoll("/v1/overview", 5000, get);
+  const feed = usePoll("/v1/overview", 5000, having("troubles"));
   const since = useMemo(() => new Date(Math.floor((Date.now() + skew.value) / 3_600_000) * 3_600_000 - (HOURS - 1) * 3_600_000).toISOString(), [skew.value]);
   const counts = usePoll(may("history") ? `/v1/statistics?by=kind&limit=1000&since=${since}` : null, 15_000);
   const found = feed.data;
   const wrong = found?.troubles ?? [];
   const bad = wrong.filter((each) => each.severity === "bad").length;
-  return html`<${View} title=${words.title} feed=${feed}>
+  return html`<${View} title=${words.title} feed=${[feed, counts]}>
     ${found && html`<${Fragment}>
       <section class=${`verdict ${bad ? "bad" : wrong.length ? "warn" : "good"}`} role="status">
         <strong>${bad ? words.bad(bad) : wrong.length ? words.warn(wrong.length) : isAdmin() ? words.good : words.goodSeen}</strong>
@@ -33,7 +33,6 @@ export function Overview() {
       </section>
     <//>`}
     ${may("history") && html`<section><h2>${words.hours}</h2>
-      ${counts.error && html`<${Staleness} ...${counts} />`}
       ${counts.data && html`<${Hours} hours=${counts.data.hours} since=${since} />`}</section>`}
     <${Same} path="/v1/overview" cli="gateway overview" />
   <//>`;

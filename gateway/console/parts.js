@@ -1,8 +1,10 @@
 // The pieces that views are made of: tables, times, states, dialogs, and what says the same on a command line.
 
 import {
-  bytes, html, localTime, nameText, now, number, quoted, signal, skew, span, useEffect, useMemo, useRef, useState, visible,
+  Fragment, bytes, createContext, html, localTime, nameText, now, number, quoted, signal, skew, span, useContext, useEffect, useMemo,
+  useRef, useState, visible,
 } from "./base.js";
+import { asError, isAdmin, isLate, readAgain, waited } from "./api.js";
 import { link } from "./route.js";
 import { text } from "./text.js";
 
@@ -40,18 +42,25 @@ export function State({ of }) {
 export const Num = ({ value, unit }) =>
   html`<span class="num">${unit === "bytes" ? bytes(value) : unit === "s" ? span(value) : number(value)}</span>`;
 
-// What went wrong, in the words of the API: what, why, and what to do.
-export function Problem({ error, fields = [] }) {
+// What went wrong, in the words of the API: what, why, and what to do. `again`: does it once more.
+export function Problem({ error, fields = [], again }) {
   if (!error) return null;
-  const problem = error.problem ?? { title: error.message, errors: [] };
-  const others = (problem.errors ?? []).filter((each) => !fields.includes(pointed(each)));
+  const { problem, path, unknown, safe, wait } = error;
+  const others = problem.errors.filter((each) => !fields.includes(pointed(each)));
+  const about = problem.detail || problem.title || problem.code;
   return html`<div class="problem" role="alert">
-    <strong>${visible(problem.title || problem.code)}</strong>
-    ${problem.detail && problem.detail !== problem.title && html`<p>${visible(problem.detail)}</p>`}
+    <strong>${unknown ? text.unknown : visible(problem.title || problem.code)}</strong>
+    ${(unknown || about !== problem.title) && html`<p>${visible(about)}</p>`}
     ${others.length > 1 && html`<ul>${others.map((each) => html`<li>${visible(each.detail)}</li>`)}</ul>`}
-    ${problem.advice && html`<p class="advice">${visible(problem.advice)}</p>`}
+    ${unknown ? html`<p class="advice">${safe ? text.safe : text.unknownWhat}${!safe && isAdmin() && html` <a href=${link("audit", { object: path.split("?")[0] })}
+        onClick=${() => { dialog.value = null; }}>${text.unknownAudit}</a>`}</p>`
+      : problem.advice && html`<p class="advice">${visible(problem.advice)}</p>`}
+    <${Wait} of=${error} />
+    ${again && html`<p><button type="button" class="small" onClick=${again}>${text.again}</button></p>`}
   </div>`;
 }
+
+const Wait = ({ of }) => (of.wait > 1 ? html`<p class="advice">${text.waitFor(span(of.wait))}</p>` : null);
 
 // Where an error of a problem points to: `/source/queue`, or the name of a parameter.
 export const pointed = (each) => (each.pointer || (each.parameter ? `/${each.parameter}` : "")).replace(/^\/settings/, "");
@@ -63,6 +72,7 @@ export function problemAt(error, path) {
 
 // ---------------------------------------------------------------------------------------------------- views
 
+// `feed`: what the view is made of; several feeds where it is made of several.
 export function View({ title, crumbs = [], actions, feed, children }) {
   return html`<div class="view">
     <header class="head">
@@ -74,20 +84,38 @@ export function View({ title, crumbs = [], actions, feed, children }) {
       </div>
       <div class="actions">${actions}</div>
     </header>
-    ${feed && html`<${Staleness} ...${feed} />`}
-    ${children}
+    <${Staleness} of=${feed} />
+    <${Above.Provider} value=${[feed].flat().map(wrongWith).filter(Boolean).join("\n")}>${children}<//>
   </div>`;
 }
 
-// Whether what is shown still counts: nothing where it does.
-export function Staleness({ data, error, at, reload }) {
-  if (!error) return data === null ? html`<p class="quiet" role="status">${text.loading}</p>` : null;
-  if (data === null) {
-    return html`<${Problem} error=${error} /><p><button onClick=${reload}>${text.again}</button></p>`;
-  }
+const Above = createContext(""); // what the view says above its sections: they do not say it once more
+
+const LATE = " late"; // no message of the gateway is like that
+const wrongWith = (feed) => (feed?.error ? feed.error.message : feed?.asked && isLate(feed.asked) ? LATE : "");
+
+// Whether what feeds show still counts: nothing where it does. Those with the same trouble say so once.
+export function Staleness({ of }) {
+  const above = useContext(Above).split("\n");
+  const all = [of].flat().filter((feed) => feed?.asked);
+  const troubles = new Map();
+  for (const feed of all.filter(wrongWith)) troubles.set(wrongWith(feed), [...(troubles.get(wrongWith(feed)) ?? []), feed]);
+  const loads = all.some((feed) => !wrongWith(feed) && (feed.data === null || (feed.path !== feed.asked && waited(feed.asked) > 1)));
+  return html`<${Fragment}>
+    ${loads && html`<p class="quiet" role="status">${text.loading}</p>`}
+    ${[...troubles].map(([wrong, feeds]) => (!above.includes(wrong) ? html`<${Trouble} key=${wrong} feeds=${feeds} />`
+      : feeds.some((feed) => feed.data === null) && html`<p class="quiet">${text.notRead}</p>`))}<//>`;
+}
+
+function Trouble({ feeds }) {
+  const { error } = feeds[0];
+  const read = feeds.filter((feed) => feed.data !== null);
+  if (read.length === 0 && error) return html`<${Problem} error=${error} again=${readAgain} />`;
+  const seconds = Math.max(...feeds.map((feed) => waited(feed.asked)));
   return html`<div class="problem stale-note" role="status">
-    <strong>${text.staleSince(span((now.value - at) / 1000))}</strong> ${visible(error.message)}
-    <button onClick=${reload}>${text.again}</button>
+    <strong>${read.length ? text.staleSince(span((now.value - Math.min(...read.map((feed) => feed.at))) / 1000)) : text.loading}</strong>${" "}
+    ${error ? visible(error.message) : text.late(span(seconds))} ${error && html`<${Wait} of=${error} />`}
+    <button onClick=${readAgain}>${text.again}</button>
   </div>`;
 }
 
@@ -184,7 +212,7 @@ let count = 0;
 export function tell(words, tone = "good") {
   const notice = { id: ++count, words, tone };
   notices.value = [...notices.value.slice(-3), notice];
-  setTimeout(() => { notices.value = notices.value.filter((each) => each !== notice); }, 8000);
+  setTimeout(() => { notices.value = notices.value.filter((each) => each !== notice); }, tone === "bad" ? 60_000 : 8000);
 }
 
 // Ask before something is done. `name`: what must be typed, where it cannot be undone.
@@ -192,27 +220,40 @@ export function ask({ title, what, name, button, act, done }) {
   dialog.value = html`<${Confirm} key=${++count} ...${{ title, what, name, button, act, done }} />`;
 }
 
+// What somebody has asked for, one request at a time: {busy, error, run, clear}. A second press does nothing while the first
+// one waits. What fails after the view was left is said all the same.
+export function useAct(label = "") {
+  const [state, setState] = useState({ busy: false, error: null });
+  const own = useRef({ busy: false, here: true }).current;
+  useEffect(() => () => { own.here = false; }, []);
+  const run = async (act) => {
+    if (own.busy) return;
+    own.busy = true;
+    setState({ busy: true, error: null });
+    let error = null;
+    try { await act(); } catch (failed) { error = asError(failed); }
+    own.busy = false;
+    if (own.here) setState({ busy: false, error });
+    else if (error) tell(text.failed(label, error.unknown ? `${text.unknown} ${error.message}` : error.message), "bad");
+  };
+  return { ...state, run, clear: () => setState({ busy: false, error: null }) };
+}
+
 function Confirm({ title, what, name, button, act, done }) {
   const [typed, setTyped] = useState("");
-  const [error, setError] = useState(null);
-  const [busy, setBusy] = useState(false);
+  const { busy, error, run } = useAct(title);
   const must = name === undefined ? "" : nameText(name);
-  const run = async (event) => {
+  const own = useRef(dialog.value).current;
+  const confirm = (event) => {
     event.preventDefault();
-    if (typed !== must) return;
-    setBusy(true);
-    setError(null);
-    try {
+    if (typed === must) run(async () => {
       const words = await act();
-      dialog.value = null;
+      if (dialog.value === own) dialog.value = null;
       tell(typeof words === "string" ? words : done ?? text.done);
-    } catch (failed) {
-      setError(failed);
-      setBusy(false);
-    }
+    });
   };
   return html`<${Dialog} title=${title}>
-    <form onSubmit=${run}>
+    <form onSubmit=${confirm}>
       ${what && html`<p>${what}</p>`}
       ${must && html`<label class="field"><span>${text.typeName} <code class="name">${must}</code></span>
         <input value=${typed} autocomplete="off" spellcheck=${false} autofocus
@@ -220,7 +261,7 @@ function Confirm({ title, what, name, button, act, done }) {
       <${Problem} error=${error} />
       <div class="buttons">
         <button type="button" onClick=${() => { dialog.value = null; }}>${text.back}</button>
-        <button class=${must ? "danger" : "primary"} disabled=${busy || typed !== must}>${busy ? text.working : button ?? title}</button>
+        <button class=${must ? "danger" : "primary"} disabled=${busy || typed !== must}>${busy ? text.working : error ? text.again : button ?? title}</button>
       </div>
     </form>
   <//>`;
@@ -241,23 +282,14 @@ export function Dialog({ title, children, closes = true }) {
 
 // A button for one request; says what went wrong beside itself.
 export function Action({ label, act, done, tone = "", title }) {
-  const [busy, setBusy] = useState(false);
-  const run = async () => {
-    setBusy(true);
-    try {
-      const words = await act();
-      tell(typeof words === "string" ? words : done ?? text.done);
-    } catch (error) {
-      dialog.value = html`<${Failed} key=${++count} title=${label} error=${error} />`;
-    }
-    setBusy(false);
-  };
-  return html`<button class=${tone} disabled=${busy} title=${title} onClick=${run}>${label}</button>`;
-}
-
-function Failed({ title, error }) {
-  return html`<${Dialog} title=${title}><${Problem} error=${error} />
-    <div class="buttons"><button autofocus onClick=${() => { dialog.value = null; }}>${text.close}</button></div><//>`;
+  const { busy, error, run } = useAct(label);
+  const press = () => run(async () => {
+    const words = await act();
+    const told = typeof words === "string" ? words : done ?? text.done;
+    if (told) tell(told);
+  });
+  return html`<${Fragment}><button class=${tone} disabled=${busy} title=${title} onClick=${press}>${label}</button>
+    <${Problem} error=${error} again=${press} /><//>`;
 }
 
 // ---------------------------------------------------------------------------------- the same, elsewhere

@@ -1,10 +1,10 @@
 // Publishing a message, now or later; also one that is like a past one.
 
-import { html, number, segment, signal, useState, visible } from "./base.js";
-import { mayPublish, request, session, usePoll } from "./api.js";
+import { html, number, segment, signal, unique, useState, visible } from "./base.js";
+import { ApiError, mayPublish, passes, request, session, usePoll, having } from "./api.js";
 import { fileMessage, publishFile, wholeBody } from "./bodies.js";
-import { go, link, route } from "./route.js";
-import { Problem, Same, State, View, problemAt } from "./parts.js";
+import { go, goLater, link, route } from "./route.js";
+import { Problem, Same, State, View, problemAt, useAct } from "./parts.js";
 import { text } from "./text.js";
 
 const words = text.publish;
@@ -12,12 +12,21 @@ const EMPTY = { broker: "", exchange: "amq.default", routing_key: "", payload: "
 const TYPED_MAX = 1_048_576; // bytes of a body of the past that are put into the form; a longer one is put there as a file
 const draft = signal(null); // kept while the reader looks elsewhere, or has to log in again
 
+let attempt = { key: "", of: "" }; // an idempotency key, and the request that it belongs to
+
+// The same key for the same request, as long as it is not known whether that was done.
+function keyFor(of) {
+  if (attempt.of !== of) attempt = { key: unique(), of };
+  return attempt.key;
+}
+
 const exchangeOf = (name) => (name === "" || name === null ? "amq.default" : name);
 
 // Begin a message like one of the past: the ledger has its properties; its body where it keeps bodies.
 export async function copied(row) {
+  const goOn = goLater();
   const { headers, ...properties } = row.properties;
-  draft.value = {
+  const made = {
     ...EMPTY, broker: row.broker, exchange: exchangeOf(row.exchange), routing_key: typeof row.routing_key === "string" ? row.routing_key : "",
     properties: Object.keys(properties).length ? JSON.stringify(properties, null, 2) : "",
     headers: headers && Object.keys(headers).length ? JSON.stringify(headers, null, 2) : "",
@@ -30,17 +39,18 @@ export async function copied(row) {
       const { data } = await request("GET", `${path}?body_max=${TYPED_MAX}`);
       const message = data.message;
       if (message && data.cut) {
-        draft.value = { ...draft.value, like: { id: row.id, body: "coming" } };
-        go("publish");
+        draft.value = { ...made, like: { id: row.id, body: "coming" } };
+        goOn("publish");
         await attach(row.id, path, owed.id);
         return;
       }
       if (message) {
-        draft.value = { ...draft.value, payload: typeof message.payload === "string" ? message.payload : JSON.stringify(message.payload), encoding: message.payload_encoding ?? "string", like: { id: row.id, body: true } };
+        Object.assign(made, { payload: typeof message.payload === "string" ? message.payload : JSON.stringify(message.payload), encoding: message.payload_encoding ?? "string", like: { id: row.id, body: true } });
       }
-    } catch { /* without its body, then */ }
+    } catch (error) { if (passes(error)) throw error; } // else without its body
   }
-  go("publish");
+  draft.value = made;
+  goOn("publish");
 }
 
 // Put a long body into the form, as a file, unless the form is another one by then.
@@ -52,12 +62,11 @@ async function attach(id, path, name) {
 
 export function Publish() {
   const query = route.value.query;
-  const brokers = usePoll("/v1/brokers?limit=1000", 30_000);
+  const brokers = usePoll("/v1/brokers?limit=1000", 30_000, having("brokers"));
   const usable = (brokers.data?.brokers ?? []).filter((each) => mayPublish(each.name, ""));
   const names = usable.map((each) => each.name);
   const [result, setResult] = useState(null);
-  const [error, setError] = useState(null);
-  const [busy, setBusy] = useState(false);
+  const { busy, error, run, clear } = useAct(words.send);
   const given = Object.fromEntries(["broker", "exchange", "routing_key"].filter((name) => query.has(name)).map((name) => [name, query.get(name)]));
   const from = query.toString(); // what a link says of the place counts more than what was typed before the link was followed
   const form = { ...EMPTY, ...draft.value, ...(draft.value?.typed && (from === "" || draft.value.from === from) ? {} : given) };
@@ -67,16 +76,23 @@ export function Publish() {
     .map(([setting, bytes]) => ({ setting, bytes: bytes ?? Infinity })).reduce((one, other) => (other.bytes < one.bytes ? other : one));
   const { body, query: asked, headers, wrong } = form.file ? fileMessage(form, most) : bodyOf(form);
   const path = `/v1/brokers/${segment(form.broker || "BROKER")}/exchanges/${segment(exchangeOf(form.exchange))}:publish`;
-  const send = async (event) => {
+  const send = (event) => {
     event.preventDefault();
     if (Object.keys(wrong).length) return;
-    setBusy(true);
-    setError(null);
     setResult(null);
-    try {
-      setResult((form.file ? await publishFile(path, { file: form.file, query: asked, headers }) : await request("POST", path, { body })).data);
-    } catch (failed) { setError(failed.name === "NotReadableError" || failed.name === "NotFoundError" ? new Error(words.unread) : failed); }
-    setBusy(false);
+    run(async () => {
+      const { file } = form;
+      const of = file ? `${path} ${asked} ${JSON.stringify(headers)} ${file.name} ${file.size} ${file.lastModified}` : `${path} ${JSON.stringify(body)}`;
+      const once = keyFor(of);
+      let again = false;
+      try {
+        setResult((file ? await publishFile(path, { file, query: asked, headers, once }) : await request("POST", path, { body, once })).data);
+      } catch (failed) {
+        if (failed.name === "NotReadableError" || failed.name === "NotFoundError") throw new ApiError({ code: "unread", title: words.unread });
+        again = failed.unknown || failed.status === 409; // then another try is the same publish
+        throw failed;
+      } finally { if (!again) attempt = { key: "", of: "" }; }
+    });
   };
   const at = (name) => wrong[name] || problemAt(error, `/${FIELDS[name] ?? name}`);
   const field = (name, input, help) => html`<div class="field"><label for=${`publish-${name}`}>${words[name]}</label>${input}
@@ -86,7 +102,7 @@ export function Publish() {
   const area = (name, rows, hint = "") => html`<textarea id=${`publish-${name}`} rows=${rows} spellcheck=${false} placeholder=${hint} value=${form[name]}
     onInput=${(event) => set({ [name]: event.currentTarget.value })}></textarea>`;
   const cli = `gateway publish ${form.broker} ${exchangeOf(form.exchange)} '${form.routing_key}' '${form.payload.replace(/'/g, "'\\''").slice(0, 2000)}'${form.encoding === "base64" ? " --base64" : ""}${form.delay ? ` --delay ${form.delay}` : ""}`;
-  return html`<${View} title=${words.title} actions=${html`<button onClick=${() => { draft.value = null; setResult(null); setError(null); go("publish"); }}>${words.clear}</button>`}>
+  return html`<${View} title=${words.title} feed=${brokers} actions=${html`<button onClick=${() => { draft.value = null; setResult(null); clear(); go("publish"); }}>${words.clear}</button>`}>
     ${form.like && html`<p class="note">${words.like} <a href=${link(`messages/${form.like.id}`)}><code>${visible(form.like.id)}</code></a>. ${form.like.body === "coming" ? words.coming : form.like.body ? words.withBody : words.noBody}</p>`}
     <form class="edit" onSubmit=${send}>
       <div class="cols">

@@ -1,10 +1,10 @@
 // Brokers, their queues, and one queue: what is in it, who takes from it, and what can be done.
 
 import { bare, decoded, html, nameText, quoted, segment, span, useEffect, useRef, useState, visible } from "./base.js";
-import { all, may, mayPublish, page, request, isAdmin, usePoll } from "./api.js";
-import { filter, go, link, route } from "./route.js";
+import { all, may, mayPublish, page, request, isAdmin, usePoll, having } from "./api.js";
+import { filter, go, goLater, link, route } from "./route.js";
 import {
-  Action, Empty, Facts, Json, Name, Num, Problem, Same, Search, Select, State, Table, Time, View, ask, tell,
+  Action, Empty, Facts, Json, Name, Num, Problem, Same, Search, Select, Staleness, State, Table, Time, View, ask, tell, useAct,
 } from "./parts.js";
 import { BoundTo, Exchanges } from "./exchanges.js";
 import { Fields, places, useSchema } from "./forms.js";
@@ -15,7 +15,7 @@ const words = text.queues;
 // --------------------------------------------------------------------------------------------- brokers
 
 export function Brokers() {
-  const feed = usePoll("/v1/brokers?limit=1000", 5000);
+  const feed = usePoll("/v1/brokers?limit=1000", 5000, having("brokers"));
   return html`<${View} title=${text.nav.brokers} feed=${feed}>
     ${feed.data && html`<${Table} label=${text.nav.brokers} rows=${feed.data.brokers} empty=${words.noBrokers}
       open=${(row) => link(`brokers/${segment(row.name)}`)} columns=${[
@@ -89,20 +89,20 @@ export function Queues() {
   const path = `/v1/queues?${new URLSearchParams([...given, ["limit", PAGE]])}`;
   const [pages, setPages] = useState({ path, count: 1 });
   const count = pages.path === path ? pages.count : 1;
-  const feed = usePoll(`${path}#${count}`, 5000, async () => {
+  const feed = usePoll(`${path}#${count}`, 5000, async (_, how) => {
     const rows = new Map();
     let answer = { next: path };
     for (let number = 0; number < count && answer.next; number += 1) {
-      answer = await page(answer.next);
+      answer = await page(answer.next, how);
       for (const row of answer.data.queues) rows.set(keyOf(row), row);
     }
     return { ...answer.data, rows: [...rows.values()], more: Boolean(answer.next) };
   });
-  const brokers = usePoll("/v1/brokers?limit=1000", 30_000);
+  const brokers = usePoll("/v1/brokers?limit=1000", 30_000, having("brokers"));
   const seen = (brokers.data?.brokers ?? []).map((each) => each.name);
   const names = seen.filter((each) => may("broker", each));
   const found = feed.data;
-  return html`<${View} title=${text.nav.queues} feed=${feed}
+  return html`<${View} title=${text.nav.queues} feed=${[feed, brokers]}
     actions=${names.length > 0 && html`<a class="button primary" href=${link("queues/new", { broker: names.includes(broker) ? broker : "" })}>${words.declare}</a>`}>
     <div class="bar"><${Search} label=${words.find} value=${typed} onInput=${(q) => filter({ q })} />
       <${Select} label=${text.broker} value=${broker} onChange=${(each) => filter({ broker: each })}
@@ -166,8 +166,8 @@ export function QueuePage({ rawBroker, raw }) {
   const path = `/v1/brokers/${rawBroker}/queues/${raw}`;
   const feed = usePoll(path, 3000);
   const consumers = usePoll(may("consume") || may("subscribe") ? "/v1/subscriptions?limit=1000" : null, 15_000,
-    (page) => all(page, "subscriptions"));
-  const bridges = usePoll(isAdmin() ? "/v1/bridges?limit=1000" : null, 15_000, (page) => all(page, "bridges"));
+    (page, how) => all(page, "subscriptions", { signal: how.signal }));
+  const bridges = usePoll(isAdmin() ? "/v1/bridges?limit=1000" : null, 15_000, (page, how) => all(page, "bridges", { signal: how.signal }));
   const history = useRef([]);
   const row = feed.data;
   useEffect(() => {
@@ -178,6 +178,7 @@ export function QueuePage({ rawBroker, raw }) {
   const trend = rate(history.current);
   const own = (consumers.data ?? []).filter((each) => each.broker === broker && (each.queue || `gateway.subscription.${each.name}`) === name);
   const takes = (bridges.data ?? []).filter((each) => each.settings.source.broker === broker && (each.settings.source.queue || `gateway.bridge.${each.name}`) === name);
+  const known = [consumers, bridges].every((each) => !each.asked || each.data);
   const steers = may("broker", broker);
   return html`<${View} title=${html`<${Name} of=${name} />`} crumbs=${[[text.nav.queues, "queues"], [visible(broker), `brokers/${rawBroker}`]]} feed=${feed}
     actions=${row && html`
@@ -191,8 +192,9 @@ export function QueuePage({ rawBroker, raw }) {
       })}>${words.purge}</button>
       <button class="danger" onClick=${() => ask({
         title: words.delete, what: words.deleteWhat(row.messages), name, act: async () => {
+          const goOn = goLater();
           await request("DELETE", path);
-          go("queues");
+          goOn("queues");
           return words.deleted;
         },
       })}>${words.delete}</button>`}`}>
@@ -201,11 +203,12 @@ export function QueuePage({ rawBroker, raw }) {
         <div class="tile"><span class="quiet">${words.ready}</span><b class="num">${row.messages.toLocaleString("en")}</b><span class="quiet">${trend}</span></div>
         <div class="tile"><span class="quiet">${words.consumers}</span><b class="num">${row.consumers}</b>
           ${row.consumers === 0 && row.messages > 0 ? html`<span class="state bad">${words.nobody}</span>` : html`<span class="quiet">${words.atBroker}</span>`}</div>
-        <div class="tile"><span class="quiet">${words.gatewayConsumers}</span><b class="num">${own.length + takes.length}</b><span class="quiet">${words.ofGateway}</span></div>
+        <div class="tile"><span class="quiet">${words.gatewayConsumers}</span><b class="num">${known ? own.length + takes.length : "–"}</b><span class="quiet">${words.ofGateway}</span></div>
       </section>
       <${Holders} path=${path} />
       <section><h2>${words.who}</h2>
-        ${own.length + takes.length === 0 ? html`<${Empty}>${words.nobodyHere}<//>` : html`<ul class="plain">
+        <${Staleness} of=${[consumers, bridges]} />
+        ${own.length + takes.length === 0 ? known && html`<${Empty}>${words.nobodyHere}<//>` : html`<ul class="plain">
           ${own.map((each) => html`<li><a href=${link(`subscriptions/${segment(each.name)}`)}>${text.subscription} <${Name} of=${each.name} /></a>${" "}
             <${State} of=${each.state} /> ${each.leases > 0 && words.holds(each.leases)} ${visible(each.reason)}</li>`)}
           ${takes.map((each) => html`<li><a href=${link(`bridges/${segment(each.name)}`)}>${words.bridge} <${Name} of=${each.name} /></a>${" "}
@@ -227,8 +230,8 @@ export function QueuePage({ rawBroker, raw }) {
 function Holders({ path }) {
   const feed = usePoll(`${path}/holders`, 5000);
   const found = feed.data;
-  if (!found) return html`<${Problem} error=${feed.error} />`;
-  return html`<section><h2>${words.held}</h2>
+  if (!found && !feed.error) return null;
+  return html`<section><h2>${words.held}</h2><${Staleness} of=${feed} />${found && html`
     ${found.holders.length === 0 && !found.others ? html`<${Empty}>${found.unacknowledged === null ? words.noneHeldHere : words.noneHeld}<//>`
       : found.holders.length > 0 && html`<${Table} label=${words.held} rows=${found.holders} keyOf=${(row) => `${row.kind} ${row.name} ${row.client} ${row.address}`}
         open=${(row) => holder(row)} columns=${[
@@ -241,7 +244,7 @@ function Holders({ path }) {
         ]} />`}
     ${found.others > 0 && html`<p class="note">${words.others(found.others)}</p>`}
     ${!found.complete && html`<p class="note">${words.notAllAnswered}</p>`}
-    ${found.reason && html`<p class="note">${visible(found.reason)}</p>`}</section>`;
+    ${found.reason && html`<p class="note">${visible(found.reason)}</p>`}`}</section>`;
 }
 
 const PLACES = { lease: "subscriptions", ledger_lease: "subscriptions", push: "subscriptions", subscription: "subscriptions", bridge: "bridges", tap: "taps", front: "fronts" };
@@ -264,22 +267,23 @@ export function Declare({ kind }) {
   const [broker, setBroker] = useState(route.value.query.get("broker") ?? "");
   const [name, setName] = useState("");
   const [settings, setSettings] = useState({ durable: true });
-  const [error, setError] = useState(null);
-  const { schema } = useSchema(`/v1/brokers/{broker}/${kind}/{${one}}`);
-  const brokers = usePoll("/v1/brokers?limit=1000", 60_000);
+  const { busy, error, run } = useAct(about.declare);
+  const fields = useSchema(`/v1/brokers/{broker}/${kind}/{${one}}`);
+  const schema = fields.data;
+  const brokers = usePoll("/v1/brokers?limit=1000", 60_000, having("brokers"));
   const names = (brokers.data?.brokers ?? []).map((each) => each.name).filter((each) => may("broker", each));
   const at = broker || names[0] || "BROKER";
-  const save = async (event) => {
+  const save = (event) => {
     event.preventDefault();
-    setError(null);
-    try {
+    const goOn = goLater();
+    run(async () => {
       await request("PUT", `/v1/brokers/${segment(at)}/${kind}/${segment(name)}`, { body: settings });
       tell(about.declared);
-      go(`${kind}/${segment(at)}/${segment(name)}`);
-    } catch (failed) { setError(failed); }
+      goOn(`${kind}/${segment(at)}/${segment(name)}`);
+    });
   };
   if (brokers.data && names.length === 0) return html`<${View} title=${about.declare}><${Empty}>${text.needs("broker:BROKER")}<//><//>`;
-  return html`<${View} title=${about.declare} crumbs=${[kind === "queues" ? [text.nav.queues, "queues"] : [text.nav.brokers, "brokers"]]}>
+  return html`<${View} title=${about.declare} feed=${[fields, brokers]} crumbs=${[kind === "queues" ? [text.nav.queues, "queues"] : [text.nav.brokers, "brokers"]]}>
     <form class="edit" onSubmit=${save}>
       <div class="field"><label for="declare-broker">${text.broker}</label><select id="declare-broker" onChange=${(event) => setBroker(event.currentTarget.value)}>
         ${names.map((each) => html`<option value=${each} selected=${each === at}>${visible(each)}</option>`)}</select></div>
@@ -287,7 +291,7 @@ export function Declare({ kind }) {
         onInput=${(event) => setName(event.currentTarget.value)} /></div>
       ${schema && html`<${Fields} schema=${schema} value=${settings} onChange=${setSettings} error=${error} />`}
       <${Problem} error=${error} fields=${places(schema)} />
-      <div class="buttons"><a class="button" href=${link(kind === "queues" ? "queues" : `brokers/${segment(at)}`)}>${text.cancel}</a><button class="primary" disabled=${!name}>${about.declare}</button></div>
+      <div class="buttons"><a class="button" href=${link(kind === "queues" ? "queues" : `brokers/${segment(at)}`)}>${text.cancel}</a><button class="primary" disabled=${busy || !name}>${busy ? text.working : about.declare}</button></div>
     </form>
     <${Same} method="PUT" path=${`/v1/brokers/${segment(at)}/${kind}/${segment(name || "NAME")}`} body=${settings}
       cli=${`gateway ${kind} declare ${quoted(at)} ${quoted(name || "NAME")}`} open />

@@ -1,10 +1,10 @@
 // Bridges, endpoints, subscriptions and taps: their lists, their pages, and the forms that create and change them.
 
-import { bare, html, segment, span, toml, useMemo, useState, visible } from "./base.js";
-import { all, isAdmin, may, request, usePoll } from "./api.js";
-import { filter, go, link, route } from "./route.js";
+import { bare, html, segment, span, toml, useEffect, useState, visible } from "./base.js";
+import { NEVER, all, isAdmin, may, request, usePoll, having } from "./api.js";
+import { filter, goLater, link, route } from "./route.js";
 import {
-  Action, Body, Empty, Facts, Json, Name, Num, Problem, Same, Search, State, Table, Time, View, ask, tell,
+  Action, Body, Empty, Facts, Json, Name, Num, Problem, Same, Search, State, Table, Time, View, ask, tell, useAct,
 } from "./parts.js";
 import { Fields, places, useSchema } from "./forms.js";
 import { EndpointAttempts, ReplayWindow } from "./endpoints.js";
@@ -146,7 +146,7 @@ export const KINDS = {
 
 export function List({ kind }) {
   const about = KINDS[kind];
-  const feed = usePoll(`/v1/${kind}?limit=1000`, 5000, (path, partial) => all(path, kind, { onPage: partial }));
+  const feed = usePoll(`/v1/${kind}?limit=1000`, 5000, (path, how) => all(path, kind, how));
   const sought = route.value.query.get("q") ?? "";
   const rows = (feed.data ?? []).filter((row) => !sought || JSON.stringify([row.name, row.settings, row.state]).toLowerCase().includes(sought.toLowerCase()));
   return html`<${View} title=${text.nav[kind]} feed=${feed}
@@ -174,7 +174,7 @@ export function Page({ kind, raw }) {
       ${changes && html`<a class="button" href=${link(`${kind}/${raw}/edit`)}>${text.edit}</a>
         <button class="danger" onClick=${() => ask({
           title: words.remove(about.one), what: words.removeWhat[kind], name, button: text.remove,
-          act: async () => { await request("DELETE", path); go(kind); return words.removed(about.one); },
+          act: async () => { const goOn = goLater(); await request("DELETE", path); goOn(kind); return words.removed(about.one); },
         })}>${text.remove}</button>`}`}>
     ${row && html`
       <p class="lead"><${State} of=${row.state} /> ${row.reason && html`<span>${visible(row.reason)}</span>`}
@@ -209,34 +209,32 @@ function Form({ kind, raw }) {
   const [found, setFound] = useState(isNew ? { settings: about.starter } : null);
   const [name, setName] = useState(isNew ? "" : decodeURIComponent(raw));
   const [settings, setSettings] = useState(about.starter);
-  const [error, setError] = useState(null);
-  const [busy, setBusy] = useState(false);
-  const { schema, error: noSchema } = useSchema(`/v1/${kind}/{${about.one}}`);
-  const brokers = usePoll("/v1/brokers?limit=1000", 60_000);
-  useMemo(() => {
-    if (path) {
-      request("GET", path).then(({ data, headers }) => {
-        setFound({ settings: data.settings, etag: headers.get("etag") });
-        setSettings(data.settings);
-      }, setError);
-    }
-  }, [path]);
-  const save = async (event) => {
+  const { busy, error, run } = useAct(text.save);
+  const form = useSchema(`/v1/${kind}/{${about.one}}`);
+  const schema = form.data;
+  const brokers = usePoll("/v1/brokers?limit=1000", 60_000, having("brokers"));
+  const before = usePoll(path, NEVER, async (each, how) => {
+    const { data, headers } = await request("GET", each, how);
+    return { settings: data.settings, etag: headers.get("etag") };
+  });
+  useEffect(() => {
+    if (found || !before.data) return; // what was typed stays, whatever is read later
+    setFound(before.data);
+    setSettings(before.data.settings);
+  }, [before.data]);
+  const save = (event) => {
     event.preventDefault();
-    setBusy(true);
-    setError(null);
-    try {
+    const goOn = goLater();
+    run(async () => {
       await request("PUT", `/v1/${kind}/${segment(name)}`, { body: settings, etag: found.etag });
       tell(words.saved(about.one));
-      go(`${kind}/${segment(name)}`);
-    } catch (failed) { setError(failed); }
-    setBusy(false);
+      goOn(`${kind}/${segment(name)}`);
+    });
   };
   const fields = places(schema);
-  const endpoints = usePoll(kind === "subscriptions" && may("endpoint") ? "/v1/endpoints?limit=1000" : null, 60_000);
+  const endpoints = usePoll(kind === "subscriptions" && may("endpoint") ? "/v1/endpoints?limit=1000" : null, 60_000, having("endpoints"));
   const choices = { broker: (brokers.data?.brokers ?? []).map((each) => each.name), push: (endpoints.data?.endpoints ?? []).map((each) => each.name) };
-  return html`<${View} title=${isNew ? words.create(about.one) : words.change(name)} crumbs=${[[text.nav[kind], kind]]}>
-    <${Problem} error=${noSchema} />
+  return html`<${View} title=${isNew ? words.create(about.one) : words.change(name)} crumbs=${[[text.nav[kind], kind]]} feed=${[form, before, brokers, endpoints]}>
     ${schema && found && html`<form class="edit" onSubmit=${save}>
       ${isNew && html`<div class="field"><label for="field-name">${text.name}<b class="must">*</b></label>
         <input id="field-name" required value=${name} autocomplete="off" spellcheck=${false}
@@ -246,7 +244,6 @@ function Form({ kind, raw }) {
       <div class="buttons"><a class="button" href=${link(isNew ? kind : `${kind}/${raw}`)}>${text.cancel}</a>
         <button class="primary" disabled=${busy || !name}>${busy ? text.working : text.save}</button></div>
     </form>`}
-    ${!found && html`<${Problem} error=${error} />`}
     <${Same} method="PUT" path=${`/v1/${kind}/${segment(name || "NAME")}`} body=${settings}
       cli=${`gateway ${kind} put ${shell(name || "NAME")} - <<'END'\n${JSON.stringify(settings, null, 2)}\nEND`}
       toml=${toml(`${kind}.${bare(name || "NAME")}`, settings)} open=${isNew} />
@@ -283,20 +280,15 @@ function EndpointActions({ row, reload }) {
 
 function Compare({ name }) {
   const [found, setFound] = useState(null);
-  const [error, setError] = useState(null);
   const run = async (peek) => {
-    setError(null);
-    try {
-      const { data } = await request("POST", `/v1/bridges/${segment(name)}:compare`, { body: { peek } });
-      setFound(data);
-      return data.equal ? words.equal : words.differ;
-    } catch (failed) { setError(failed); throw failed; }
+    const { data } = await request("POST", `/v1/bridges/${segment(name)}:compare`, { body: { peek }, reads: !peek });
+    setFound(data);
+    return data.equal ? words.equal : words.differ;
   };
   return html`<section><h2>${words.compare}</h2>
     <p class="quiet">${words.compareWhat}</p>
     <div class="row"><${Action} label=${words.compareLedger} act=${() => run(false)} />
       <button onClick=${() => ask({ title: words.comparePeek, what: words.comparePeekWhat, name, act: () => run(true) })}>${words.comparePeek}</button></div>
-    <${Problem} error=${error} />
     ${found && html`<p><${State} of=${found.equal ? "done" : "failed"} /> ${found.equal ? words.equal : words.differ}</p>
       <${Json} of=${found} label=${words.compare} />`}
   </section>`;

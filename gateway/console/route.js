@@ -19,6 +19,12 @@ export function link(path, query = {}) {
 
 export function go(path, query) { location.hash = link(path, query); }
 
+// The same for after an answer: only while the reader is where it was asked for.
+export function goLater() {
+  const from = route.value.path;
+  return (path, query) => { if (route.value.path === from) go(path, query); };
+}
+
 // Put a filter into the address of the view that is shown, without a step in the browser's history.
 export function filter(changes) {
   const query = Object.fromEntries(route.value.query);

@@ -3,7 +3,7 @@
 import { Fragment, html, localTime, useEffect, useState, visible } from "./base.js";
 import { get, usePoll } from "./api.js";
 import { filter, link, route, viewOf } from "./route.js";
-import { Action, Empty, Name, Same, Search, State, Table, Time, View } from "./parts.js";
+import { Action, Empty, Name, Same, Search, Staleness, State, Table, Time, View } from "./parts.js";
 import { text } from "./text.js";
 
 const words = text.search;
@@ -32,14 +32,12 @@ function Answer({ sought }) {
   const first = answers.flatMap((each) => each.found);
   const only = answers.length === 2 && first.length > 0 && first.every((row) => row.match === "id") ? new Set(first.map((row) => viewOf(row.path))) : null;
   useEffect(() => { if (only?.size === 1 && !only.has(null)) location.replace([...only][0]); }, [ofNames.data, ofMessages.data]);
-  const waiting = (feed) => (feed.error ? html`<p class="note">${visible(feed.error.message)}</p>` : html`<p class="quiet" role="status">${text.loading}</p>`);
-  if (answers.length === 0) return waiting(ofNames.error ? ofNames : ofMessages);
   const found = [...first, ...Object.values(more).flatMap((each) => each.rows)];
   const kinds = answers.flatMap((each) => each.kinds).map((each) => more[each.kind]?.kind ?? each);
   const gaps = [...answers.flatMap((each) => each.gaps).filter((each) => !more[each.kind]), ...Object.values(more).flatMap((each) => each.gaps)];
   const further = (kind, told) => async () => {
     const answer = await get(kind.next);
-    setMore({ ...more, [kind.kind]: { rows: [...(more[kind.kind]?.rows ?? []), ...answer.found], kind: answer.kinds[0], gaps: answer.gaps } });
+    setMore((before) => ({ ...before, [kind.kind]: { rows: [...(before[kind.kind]?.rows ?? []), ...answer.found], kind: answer.kinds[0], gaps: answer.gaps } }));
     return told(answer.found.length);
   };
   const names = found.filter((row) => !OF_MESSAGES.includes(row.kind));
@@ -47,14 +45,14 @@ function Answer({ sought }) {
   const message = kinds.find((each) => each.kind === "message");
   const open = (row) => viewOf(row.path);
   return html`<${Fragment}>
-    <section><h2>${words.names}</h2>
-      ${ofNames.data ? html`<${Table} label=${words.names} rows=${names} empty=${words.noName} keyOf=${(row) => row.path} open=${open} columns=${[
+    <${Staleness} of=${[ofNames, ofMessages]} />
+    ${ofNames.data && html`<section><h2>${words.names}</h2>
+      <${Table} label=${words.names} rows=${names} empty=${words.noName} keyOf=${(row) => row.path} open=${open} columns=${[
         { title: text.name, class: "grow", show: (row) => html`<${Name} of=${row.name} />` },
         { title: words.kind, show: (row) => html`${words.kinds[row.kind]} ${row.state && html`<${State} of=${row.state} />`}` },
         { title: text.broker, class: "mid", show: (row) => row.broker && html`<${Name} of=${row.broker} />` },
-      ]} />` : waiting(ofNames)}
-      ${kinds.filter((each) => each.next && each.kind !== "message").map((each) => html`<${Action} key=${each.kind} tone="small" label=${words.more(words.kinds[each.kind])} act=${further(each, words.moreFound)} /> `)}</section>
-    ${!message && html`<section><h2>${text.nav.messages}</h2>${waiting(ofMessages)}</section>`}
+      ]} />
+      ${kinds.filter((each) => each.next && each.kind !== "message").map((each) => html`<${Action} key=${each.kind} tone="small" label=${words.more(words.kinds[each.kind])} act=${further(each, words.moreFound)} /> `)}</section>`}
     ${message && message.searched !== "none" && html`<section><h2>${text.nav.messages}</h2>
       <${Table} label=${text.nav.messages} rows=${messages} empty=${message.next ? text.messages.noneHere : text.messages.none} keyOf=${(row) => row.path} open=${open} columns=${[
         { title: text.time, show: (row) => html`<${Time} at=${row.at} />` },

@@ -1,9 +1,9 @@
 // What is under way: replays, scheduled publishes, and events as they happen.
 
 import { html, localTime, nameText, now, number, segment, span, useEffect, useMemo, useRef, useState, visible } from "./base.js";
-import { all, epoch, follow, may, paused, request, usePoll } from "./api.js";
+import { all, endFeed, epoch, follow, may, paused, request, tellFeed, usePoll } from "./api.js";
 import { filter, link, route } from "./route.js";
-import { Action, Dialog, Facts, Json, Name, Num, Problem, Same, Search, Select, State, Table, Time, View, ask, dialog, tell } from "./parts.js";
+import { Action, Dialog, Facts, Json, Name, Num, Problem, Same, Search, Select, State, Table, Time, View, ask, dialog, tell, useAct } from "./parts.js";
 import { text } from "./text.js";
 
 // --------------------------------------------------------------------------------------------- replays
@@ -11,7 +11,7 @@ import { text } from "./text.js";
 const replays = text.replays;
 
 export function Replays() {
-  const feed = usePoll("/v1/replays?limit=1000", 5000, (path, partial) => all(path, "replays", { onPage: partial }));
+  const feed = usePoll("/v1/replays?limit=1000", 5000, (path, how) => all(path, "replays", how));
   const rows = [...(feed.data ?? [])].sort((one, other) => (one.asked_at < other.asked_at ? 1 : -1));
   return html`<${View} title=${text.nav.replays} feed=${feed}>
     ${feed.data && html`<${Table} label=${text.nav.replays} rows=${rows} empty=${replays.none} open=${(row) => link(`replays/${segment(row.id)}`)} columns=${[
@@ -60,12 +60,19 @@ export function Schedules() {
   const state = route.value.query.get("state") ?? "";
   const sought = route.value.query.get("q") ?? "";
   const path = `/v1/scheduled?${new URLSearchParams({ limit: "1000", ...(state ? { state } : {}) })}`;
-  const feed = usePoll(path, 3000, (each, partial) => all(each, "scheduled", { most: 10_000, onPage: partial }));
+  const feed = usePoll(path, 3000, (each, how) => all(each, "scheduled", { ...how, most: 10_000 }));
   const rows = (feed.data ?? []).sort((one, other) => (due(one) < due(other) ? -1 : 1)).filter((row) => !sought || `${row.id} ${row.broker} ${nameText(row.exchange)} ${nameText(row.routing_key)}`.toLowerCase().includes(sought.toLowerCase()));
+  const { busy, error, run } = useAct(schedules.retry);
+  const retry = (row) => run(async () => {
+    await request("POST", `/v1/scheduled/${row.id}:retry`);
+    tell(text.done);
+    feed.reload();
+  });
   return html`<${View} title=${text.nav.schedules} feed=${feed} actions=${html`<a class="button primary" href=${link("publish")}>${schedules.publish}</a>`}>
     <div class="bar"><${Search} label=${schedules.find} value=${sought} onInput=${(q) => filter({ q })} />
       <${Select} label=${text.state} value=${state} onChange=${(each) => filter({ state: each })} options=${[["", text.all], ["scheduled", schedules.scheduled], ["refused", schedules.refused]]} />
       <span class="quiet">${text.shown(rows.length, feed.data?.length ?? 0)}</span></div>
+    <${Problem} error=${error} />
     ${feed.data && html`<${Table} label=${text.nav.schedules} rows=${rows} empty=${sought || state ? text.nothingFound : schedules.none} open=${(row) => link(`messages/${row.id}`)} columns=${[
       { title: schedules.due, show: (row) => html`<${Time} at=${due(row)} />` },
       { title: text.state, show: (row) => html`<${State} of=${row.sending ? "sending" : row.state} />` },
@@ -74,7 +81,7 @@ export function Schedules() {
       { title: text.reason, class: "wide grow", show: (row) => visible(row.reason) },
       { title: text.client, class: "wide", show: (row) => html`<${Name} of=${row.client} />` },
       { title: schedules.steer, show: (row) => html`
-        ${row.state === "refused" && html`<${Action} tone="small" label=${schedules.retry} act=${async () => { await request("POST", `/v1/scheduled/${row.id}:retry`); feed.reload(); }} />`}
+        ${row.state === "refused" && html`<button class="small" disabled=${busy} onClick=${() => retry(row)}>${schedules.retry}</button>`}
         ${row.state !== "refused" && html`<button class="small" onClick=${() => { dialog.value = html`<${Move} key=${row.id} row=${row} done=${feed.reload} />`; }}>${schedules.move}</button>`}${" "}
         <button class="small danger" onClick=${() => ask({ title: schedules.cancelThis, what: schedules.cancelWhat,
           act: async () => { await request("DELETE", `/v1/scheduled/${row.id}`); feed.reload(); return schedules.cancelled; } })}>${schedules.cancel}</button>` },
@@ -88,18 +95,16 @@ const due = (row) => row.not_before ?? row.at;
 // Another time for one of them.
 function Move({ row, done }) {
   const [time, setTime] = useState(localTime(new Date(due(row))).replace(" ", "T"));
-  const [error, setError] = useState(null);
+  const { busy, error, run } = useAct(schedules.move);
   const path = `/v1/scheduled/${row.id}`;
   const wanted = new Date(time);
   const valid = !Number.isNaN(wanted.getTime());
-  const send = async (body) => {
-    try {
-      await request("PATCH", path, { body });
-      dialog.value = null;
-      tell(schedules.moved);
-      done();
-    } catch (failed) { setError(failed); }
-  };
+  const send = (body) => run(async () => {
+    await request("PATCH", path, { body });
+    dialog.value = null;
+    tell(schedules.moved);
+    done();
+  });
   const body = { not_before: valid ? wanted.toISOString() : "" };
   return html`<${Dialog} title=${schedules.move}><form onSubmit=${(event) => { event.preventDefault(); if (valid) send(body); }}>
     <div class="field"><label for="move-time">${schedules.moveTo}</label>
@@ -107,8 +112,8 @@ function Move({ row, done }) {
       ${valid && html`<p class="help">${visible(wanted.toISOString())} UTC</p>`}</div>
     <${Problem} error=${error} />
     <div class="buttons"><button type="button" onClick=${() => { dialog.value = null; }}>${text.cancel}</button>
-      <button type="button" onClick=${() => send({ delay_seconds: 0 })}>${schedules.now}</button>
-      <button class="primary" disabled=${!valid}>${schedules.moveIt}</button></div></form>
+      <button type="button" disabled=${busy} onClick=${() => send({ delay_seconds: 0 })}>${schedules.now}</button>
+      <button class="primary" disabled=${busy || !valid}>${busy ? text.working : schedules.moveIt}</button></div></form>
     <${Same} method="PATCH" path=${path} body=${body} cli=${`gateway scheduled move ${row.id} --not-before ${body.not_before}`} /><//>`;
 }
 
@@ -122,7 +127,7 @@ export function Events() {
   const given = Object.fromEntries(["kind", "broker", "subscription", "endpoint", "bridge", "message"].map((name) => [name, query.get(name) ?? ""]).filter(([, value]) => value));
   const path = `/v1/events?${new URLSearchParams(given)}`;
   const [rows, setRows] = useState([]);
-  const [state, setState] = useState({ of: "connecting", why: "", at: Date.now() });
+  const [state, setState] = useState({ of: "connecting", why: "", at: Date.now() }); // `at`: when the stream said something last
   const [count, setCount] = useState(0);
   const buffer = useRef([]);
   const login = epoch.value;
@@ -134,7 +139,10 @@ export function Events() {
     follow(path, (event) => {
       setStateSoon();
       if (event) { buffer.current.unshift(event); buffer.current.length = Math.min(buffer.current.length, KEPT); counted += 1; }
-    }, (of, why) => setState({ of, why, at: Date.now() }), stop.signal);
+    }, (of, why) => {
+      setState((before) => ({ of, why, at: of === "live" ? Date.now() : before.at }));
+      tellFeed(path, { failed: of === "stale" ? why : "", due: Infinity, ...(of === "live" ? { at: Date.now() } : {}) });
+    }, stop.signal);
     let counted = 0;
     let heard = false;
     const setStateSoon = () => { heard = true; };
@@ -143,14 +151,14 @@ export function Events() {
       heard = false;
       if (counted) { setRows([...buffer.current]); setCount((before) => before + counted); counted = 0; }
     }, 500);
-    return () => { stop.abort(); clearInterval(timer); };
+    return () => { stop.abort(); clearInterval(timer); endFeed(path); };
   }, [path, login, isPaused]);
   const input = (name) => html`<label class="select"><span>${text.messages.filters[name] ?? events[name]}</span><input value=${given[name] ?? ""} autocomplete="off" spellcheck=${false}
     onChange=${(event) => filter({ [name]: event.currentTarget.value })} /></label>`;
   return html`<${View} title=${text.nav.events}>
     <div class="bar filters">${["kind", "broker", "subscription", "endpoint", "bridge", "message"].map(input)}</div>
     <p role="status"><${State} of=${state.of} /> ${visible(state.why)}${" "}
-      <span class="quiet">${events.since(count)}${state.of === "live" ? ` · ${events.heard(span((now.value - state.at) / 1000))}` : ""}</span></p>
+      <span class="quiet">${events.since(count)}${["live", "stale"].includes(state.of) ? ` · ${events.heard(span((now.value - state.at) / 1000))}` : ""}</span></p>
     <${Table} label=${text.nav.events} rows=${rows} empty=${may("history") ? events.none : text.needs("history")} keyOf=${(row) => `${row.shard}-${row.sequence}`}
       open=${(row) => link(`messages/${row.id}`)} columns=${[
         { title: text.time, show: (row) => html`<${Time} at=${row.at} plain />` },
