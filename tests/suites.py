@@ -198,6 +198,7 @@ SUITES = (
     Suite("front-clients", ("clients",), servers=True, share=0.5, tier="all", limit=3600),
     Suite("front-faults", ("faults/fronts",), servers=True, share=0.5, tier="all", once=True),
     Suite("console-looks", ("console/test_looks.py",), share=0.8, tier="all"),
+    Suite("console-answers", ("console/test_long_answers.py",), share=0.8, tier="all", limit=3600),
     Suite("console-walks", ("console/test_long_walks.py",), servers=True, share=0.8, tier="all", limit=3600),
     Suite("examples", ("examples/test_other_languages.py",), share=0.5, tier="all"),
     Suite("generated-clients", ("generated",), tier="all", share=1.0),

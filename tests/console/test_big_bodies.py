@@ -184,7 +184,7 @@ def test_a_message_of_a_queue_is_shown_in_part_and_downloaded(opened: Open, big:
     big.call("POST", f"/v1/brokers/{BROKER}/queues/queue-big:purge")
     big.publish("queue-big", "another")
     page.get_by_role("button", name="Download the body").click()
-    expect(page.locator("dialog")).to_contain_text("is another one by now")
+    expect(page.locator(".problem")).to_contain_text("is another one by now")
 
 
 def test_a_message_is_published_from_a_file(opened: Open, big: Served, tmp_path: Path) -> None:
