@@ -175,6 +175,7 @@ SUITES = (
     Suite("chaos", ("chaos",), servers=True, share=0.5, once=True),
     Suite("cluster", ("cluster",), servers=True, share=0.5),
     Suite("console", ("console/test_[!l]*.py",), servers=True, share=0.8),
+    Suite("console-late", ("console/test_late.py",), servers=True, share=0.8),
     Suite("bridges", ("bridges",), servers=True, share=0.5),
     Suite("pipeline", ("pipeline/unit", "logs"), servers=True),
     Suite("benchmarks", ("benchmarks",), servers=True),
