@@ -208,6 +208,11 @@ async def tracing(
         await made.close()
 
 
+async def exported(metrics: Metrics, count: int) -> None:
+    """The exporter has read the answers for so many spans: what is still under way when it ends is sent again."""
+    await until(lambda: f'amqpgw_trace_spans_total{{outcome="exported"}} {count}.0'.encode() in metrics.render())
+
+
 async def test_without_an_endpoint_there_are_no_spans() -> None:
     async with tracing(TracingSettings(), Metrics("1")) as made:
         assert not made.tracer.exports
@@ -223,9 +228,11 @@ async def test_spans_go_to_another_collector_and_to_none() -> None:
         use = await made.prepare(settings(two))
         spans(tracer, 1)
         await one.until(lambda found: len(found) == 4)
+        await exported(metrics, 4)
         use()
         spans(tracer, 2)
         await two.until(lambda found: len(found) == 2)
+        await exported(metrics, 6)
         (await made.prepare(settings(two, interval=60)))()
         spans(tracer, 2)
         (await made.prepare(TracingSettings(inject="never")))()
@@ -249,9 +256,10 @@ async def test_a_collector_that_is_away_does_not_take_spans_along() -> None:
 async def test_a_file_of_headers_that_has_changed_is_read_again(tmp_path: Path) -> None:
     headers = tmp_path / "headers"
     headers.write_text("X-Api-Key: old\n")
-    async with collecting() as far, tracing(settings(far, headers_file=str(headers)), Metrics("1")) as made:
+    metrics = Metrics("1")
+    async with collecting() as far, tracing(settings(far, headers_file=str(headers)), metrics) as made:
         spans(made.tracer, 1)
-        await far.until(lambda found: len(found) == 1)
+        await exported(metrics, 1)
         headers.write_text("X-Api-Key: new\n")
         (await made.prepare(settings(far, headers_file=str(headers))))()
         spans(made.tracer, 1)
