@@ -61,6 +61,14 @@ def _lost_keys(self: Any, connection: Any, lease: Any, settles: Any, now: int) -
         call.error = None
 
 
+def _both_ends(self: Any, connection: Any, lease: Any, settles: Any, now: int) -> None:
+    SETTLE(self, connection, lease, settles, now)
+    ended = {call.key_id for call in settles if call.error is None}
+    for call in settles:
+        if call.key_id in ended:
+            call.error = None
+
+
 async def _nothing(*_: Any) -> None:
     """Do nothing."""
 
@@ -84,6 +92,7 @@ DEFECTS: Final[Mapping[str, tuple[Any, str, Any]]] = {
     "a tap acknowledges before the log has a message": (TapBatch, "write", _acknowledge_before_the_log),
     "an outcome counts that comes behind the end of the lease": (GroupCommit, "_end_publishes", _late_outcomes),
     "an outcome counts although another process has the key": (KeyStatements, "settle", _lost_keys),
+    "two ends of a key in one commit both count": (KeyStatements, "settle", _both_ends),
     "an outcome is recorded twice": (publisher.Publisher, "events", _twice),
 }
 """What is wrong -> whose attribute is replaced, its name, and by what."""
@@ -99,6 +108,7 @@ SEEDS: Final[Mapping[str, tuple[int, str]]] = {
     "a tap acknowledges before the log has a message": (106, "lost"),
     "an outcome counts that comes behind the end of the lease": (456, "impossible events"),
     "an outcome counts although another process has the key": (72, "impossible events"),
+    "two ends of a key in one commit both count": (816, "impossible events"),
     "an outcome is recorded twice": (1, "impossible events"),
 }
 """Defect -> the seed of the world that is tried first, and a word of the problem that it shows."""

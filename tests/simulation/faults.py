@@ -15,6 +15,13 @@ from tests.simulation.surroundings.network import Cut
 from tests.simulation.surroundings.seams import Killed
 from tests.simulation.worlds import Fault
 
+SLOW = 0.2
+"""How long a transaction takes at least in a ledger that is slow, in seconds."""
+LEAVES = 30
+"""For how many tenths of a second its next commit is waited for."""
+CONFIRMS = 2.0
+"""How long a broker's confirms wait for a process whose ledger was away, in seconds."""
+
 
 class Faults:
     """Those who do the faults of a world."""
@@ -74,6 +81,8 @@ class Faults:
             await asyncio.sleep(amount)
             scene.seams.ledgers.failing.discard(target)
             scene.note("fault", "ledger works")
+        elif kind == "lose":
+            await self._lose(fault.other, target, amount)
 
     def _process(self, name: str) -> GatewayProcess:
         found = self.scene.process(name)
@@ -99,6 +108,29 @@ class Faults:
         except (NotSent, NoAnswer) as error:
             scene.note("fault", "reload", error)
         caller.close()
+
+    async def _lose(self, name: str, broker: str, seconds: float) -> None:
+        """The ledger is away for a process from its next commit on. It never learns whether that one happened, so it
+        gives up its shard, and takes over the keys of its own requests, which wait for confirms of the broker. Then
+        both ends of a key come to a slow ledger at once."""
+        scene, ledgers = self.scene, self.scene.seams.ledgers
+        scene.note("fault", "ledger is away", name, f"{seconds:.2f} s")
+        scene.network.part(broker, name)
+        ledgers.leaving.add(name)
+        ledgers.slow[name] = SLOW
+        for _ in range(LEAVES):
+            if name in ledgers.away:
+                break
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(seconds)
+        ledgers.leaving.discard(name)
+        ledgers.away.discard(name)
+        scene.note("fault", "ledger is slow", name)
+        await asyncio.sleep(CONFIRMS)
+        scene.network.join(broker, name)
+        await asyncio.sleep(CONFIRMS)
+        ledgers.slow[name] = scene.world.ledger_seconds
+        scene.note("fault", "ledger works", name)
 
     # ------------------------------------------------------------------------------------------- alarms
 

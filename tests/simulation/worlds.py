@@ -180,6 +180,10 @@ def _with_another_gateway(world: World) -> World:
     if late.random() < 0.5:  # it sleeps until another process has said that nobody knows what became of a message
         broker, number, amount = late.choice(sorted(world.brokers)), late.randint(1, 8), lease * (1.2 + late.random())
         faults.append(Fault(number, "pause at message", broker, late.choice(names), round(amount, 4)))
+    lost = random.Random(f"lost leases of world {world.seed}")
+    if lost.random() < 0.3 and not any(route.ordered for route in world.routes):  # it may break order
+        away, broker = round(lost.choice((0.3, lease)) * lost.random(), 4), lost.choice(sorted(world.brokers))
+        faults.append(Fault(lost.randint(1, 8), "lose at message", broker, lost.choice(names), away))
     settings = {**world.settings, "ledger.shard_lease": lease}
     return replace(world, faults=tuple(faults), settings=settings, gateways=2)
 

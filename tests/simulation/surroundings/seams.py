@@ -150,6 +150,8 @@ ENGINES: dict[tuple[str, str, str], sa.Engine] = {}
 it."""
 SEAMS: list[Seams] = []
 """Those of the world under way."""
+CUT_OFF = "the connection was cut off"
+"""What is said to a process whose ledger is away; as with PostgreSQL, its connection is lost."""
 IN_SETS = (HttpToolsProtocol, Served, Consumer, LeaseChannel, Upstream)
 """Classes whose objects are held in sets that somebody goes through. By their place in memory the order would be
 another one in each process."""
@@ -166,6 +168,10 @@ class Ledgers:
     def __init__(self) -> None:
         self.failing: set[str] = set()
         """Nodes whose commits fail."""
+        self.leaving: set[str] = set()
+        """Nodes whose connection is cut during the next commit; then their ledger is away."""
+        self.away: set[str] = set()
+        """Nodes that cannot reach the ledger."""
         self.slow: dict[str, float] = {}
         """Node -> how long its transactions take, in seconds."""
         self.connections: dict[Node, list[Any]] = {}
@@ -288,8 +294,14 @@ class Seams:
         connection.execute("PRAGMA synchronous=OFF")  # no power is lost here, and it takes time
         self.ledgers.connections.setdefault(NODE.get(), []).append(connection)
 
-    def commits(self, connection: Any) -> None:
-        """A node is about to commit."""
+    def begins(self, connection: Any, begin: Callable[[Any], None]) -> None:
+        """A node begins a transaction that writes."""
+        if NODE.get().name in self.ledgers.away:
+            raise sqlite3.OperationalError(CUT_OFF)
+        begin(connection)
+
+    def commits(self, connection: Any, commit: Callable[[Any], None]) -> None:
+        """A node commits."""
         node = NODE.get()
         self.ledgers.commits += 1
         try:
@@ -299,6 +311,13 @@ class Seams:
             raise
         if node.name in self.ledgers.failing:
             raise sqlite3.OperationalError("disk I/O error")
+        if node.name in self.ledgers.leaving:
+            self.ledgers.leaving.discard(node.name)
+            self.ledgers.away.add(node.name)
+            if self.chance.random() < 0.5:
+                commit(connection)
+            raise sqlite3.OperationalError(CUT_OFF)
+        commit(connection)
 
     def _julian(self, _: str) -> float:
         return (WALL + self.loop.now - START) / 86_400 + 2_440_587.5
@@ -347,8 +366,10 @@ def _kept(original: Callable[..., sa.Engine]) -> Callable[..., sa.Engine]:
             sa.event.listen(found, "connect", lambda connection, _: SEAMS[-1].connected(connection))
             if begin != "BEGIN":
                 dialect: Any = found.dialect
-                commit = dialect.do_commit
-                dialect.do_commit = lambda connection: (SEAMS[-1].commits(connection), commit(connection))
+                begun, commit = dialect.do_begin, dialect.do_commit
+                dialect.do_begin = lambda connection: SEAMS[-1].begins(connection, begun)
+                dialect.do_commit = lambda connection: SEAMS[-1].commits(connection, commit)
+                dialect.is_disconnect = lambda error, *_: CUT_OFF in str(error)
         return found
 
     return made
