@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import uvloop
@@ -23,7 +24,7 @@ from gateway.amqp.operations import (
 )
 from gateway.config import BrokerSettings
 from gateway.errors import GatewayError
-from gateway.link import Channel
+from gateway.link import Channel, Link
 from gateway.upstreams.keeper import Dialer
 from tests.benchmarks.programs.clock import Stopwatch, answer
 
@@ -75,13 +76,15 @@ class Bench(Channel):
             self.done.set_exception(error)
 
 
+CHANNEL_QUEUES = 4_000
+"""Most queues that a channel consumes from. The embedded broker allows 4,096 consumers of one channel."""
 MESSAGE = Properties(content_type="text/plain", delivery_mode=2)
 
 
 async def publish(
-    dialer: Dialer, queues: list[str], job: dict[str, Any], declare: bool = True, until: Bench | None = None
+    dialer: Dialer, queues: list[str], job: dict[str, Any], declare: bool = True, until: Sequence[Bench] = ()
 ) -> Stopwatch:
-    """Publish, confirmed; the queue is declared first, not on the clock, which runs until the channel ``until`` has
+    """Publish, confirmed; the queue is declared first, not on the clock, which runs until the channels ``until`` have
     taken it all as well."""
     link = await dialer.open("bench")
     channel = link.channel(Bench)
@@ -94,26 +97,40 @@ async def publish(
     with Stopwatch() as watch:
         channel.publish(job["window"])
         await channel.done
-        if until is not None:
-            await until.done
+        for each in until:
+            await each.done
         await channel.close()
     await link.close()
     return watch
 
 
+async def consumers(link: Link, queues: list[str], job: dict[str, Any]) -> list[Bench]:
+    """Channels that are open and ready to consume, each from at most :data:`CHANNEL_QUEUES` of the queues."""
+    channels = []
+    for first in range(0, len(queues), CHANNEL_QUEUES):
+        part = queues[first : first + CHANNEL_QUEUES]
+        channel = link.channel(Bench)
+        held = (at % len(queues) for at in range(1, job["number"] + 1))  # as they are published
+        channel.start(part, Message(), sum(first <= index < first + len(part) for index in held))
+        await channel.open()
+        await channel.request(Qos(channel.number, prefetch_count=job["window"]))
+        channels.append(channel)
+    return channels
+
+
 async def consume(dialer: Dialer, queues: list[str], job: dict[str, Any]) -> Stopwatch:
-    """Consume and acknowledge; the clock stops when the channel is closed, behind the last acknowledgement."""
+    """Consume and acknowledge; the clock stops when the channels are closed, behind the last acknowledgement."""
     link = await dialer.open("bench")
-    channel = link.channel(Bench)
-    channel.start(queues, Message(), job["number"])
-    await channel.open()
-    await channel.request(Qos(channel.number, prefetch_count=job["window"]))
+    channels = await consumers(link, queues, job)
     with Stopwatch() as watch:
-        await asyncio.gather(*(channel.request(Consume(channel.number, queue, queue)) for queue in queues))
-        await channel.done
-        # Broker-J's 0-10 takes back what it has not carried out yet when its session is detached.
-        await channel.request(QueryQueue(channel.number, queues[0]))
-        await channel.close()
+        await asyncio.gather(
+            *(each.request(Consume(each.number, queue, queue)) for each in channels for queue in each.queues)
+        )
+        for channel in channels:
+            await channel.done
+            # Broker-J's 0-10 takes back what it has not carried out yet when its session is detached.
+            await channel.request(QueryQueue(channel.number, channel.queues[0]))
+            await channel.close()
     await link.close()
     return watch
 

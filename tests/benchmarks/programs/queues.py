@@ -8,11 +8,11 @@ from typing import Any
 import uvloop
 
 from gateway.amqp.message import Message
-from gateway.amqp.operations import Consume, DeclareQueue, DeleteQueue, Qos
+from gateway.amqp.operations import Consume, DeclareQueue, DeleteQueue
 from gateway.config import BrokerSettings
 from gateway.upstreams.keeper import Dialer
 from tests.benchmarks.programs.clock import cpu_of, largest, resident
-from tests.benchmarks.programs.gateway import Bench, consume, publish
+from tests.benchmarks.programs.gateway import Bench, consume, consumers, publish
 
 AT_ONCE = 500
 """Requests that are asked before the first is answered."""
@@ -41,10 +41,11 @@ async def _run(job: dict[str, Any]) -> dict[str, Any]:
     found["publish"] = {**watch.result(number), "server": cpu_of(pid) - spent}
     await consume(dialer, queues, job)
 
-    await channel.request(Qos(channel.number, prefetch_count=job["window"]))
-    await each(channel, [Consume(channel.number, queue, queue) for queue in queues])
+    taking = await consumers(link, queues, job)
+    for one in taking:
+        await each(one, [Consume(one.number, queue, queue) for queue in one.queues])
     spent = cpu_of(pid)
-    watch = await publish(dialer, queues, job, declare=False, until=channel)
+    watch = await publish(dialer, queues, job, declare=False, until=taking)
     found["through"] = {**watch.result(number), "server": cpu_of(pid) - spent}
     found["memory"] = {"own": largest(), "server": largest(pid)}
 
