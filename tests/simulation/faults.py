@@ -18,7 +18,7 @@ from tests.simulation.worlds import Fault
 SLOW = 0.2
 """How long a transaction takes at least in a ledger that is slow, in seconds."""
 LEAVES = 30
-"""For how many tenths of a second its next commit is waited for."""
+"""How long to wait for the next commit of a process whose ledger goes away, in tenths of a second."""
 CONFIRMS = 2.0
 """How long a broker's confirms wait for a process whose ledger was away, in seconds."""
 

@@ -209,7 +209,7 @@ async def tracing(
 
 
 async def exported(metrics: Metrics, count: int) -> None:
-    """The exporter has read the answers for so many spans: what is still under way when it ends is sent again."""
+    """Wait until the exporter has the answers for this many spans. What is under way when it ends it sends again."""
     await until(lambda: f'amqpgw_trace_spans_total{{outcome="exported"}} {count}.0'.encode() in metrics.render())
 
 

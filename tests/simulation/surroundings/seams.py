@@ -151,7 +151,7 @@ it."""
 SEAMS: list[Seams] = []
 """Those of the world under way."""
 CUT_OFF = "the connection was cut off"
-"""What is said to a process whose ledger is away; as with PostgreSQL, its connection is lost."""
+"""The error of a process whose ledger is away. Its connection is lost, which SQLite alone never says."""
 IN_SETS = (HttpToolsProtocol, Served, Consumer, LeaseChannel, Upstream)
 """Classes whose objects are held in sets that somebody goes through. By their place in memory the order would be
 another one in each process."""
