@@ -162,6 +162,12 @@ class ClientChannel(BaseChannel):
         if self.out is self.held:
             self.touch()
 
+    def react(self, method: methods.Method) -> None:
+        """Queue a method over something that came, unless the channel is closing: RabbitMQ forgets a channel when it
+        has our close, and ends the whole connection over what comes behind it (504)."""
+        if self.state is ChannelState.OPEN:
+            self.write(method)
+
     def touch(self) -> None:
         """Something is held: flush will come for it."""
         if not self.dirty:
@@ -583,18 +589,18 @@ class ClientChannel(BaseChannel):
 
     def asked_to_stop(self, method: methods.ChannelFlow) -> None:
         """channel.flow of the broker."""
-        self.write(methods.ChannelFlowOk(method.active))
+        self.react(methods.ChannelFlowOk(method.active))
         self.session.emit(operations.Flow(self.number, method.active))
 
     def cancelled(self, method: methods.BasicCancel) -> None:
         """basic.cancel of the broker: the consumer's queue is gone, or it has held messages for too long."""
         known = self.consumers.pop(method.consumer_tag, None) is not None
         if not method.nowait or (known and self.session.answers_cancels):
-            self.write(methods.BasicCancelOk(method.consumer_tag))
+            self.react(methods.BasicCancelOk(method.consumer_tag))
         elif known:
             # RabbitMQ 4.3.6 keeps the tag of a consumer that has held messages for too long, and ends the connection of
             # who uses it again. No broker minds the cancel of a tag that it does not know.
-            self.write(methods.BasicCancel(method.consumer_tag, True))
+            self.react(methods.BasicCancel(method.consumer_tag, True))
         self.session.emit(operations.Cancelled(self.number, method.consumer_tag))
 
     def closed_by_peer(self, method: methods.ChannelClose) -> None:

@@ -537,6 +537,18 @@ def test_the_server_ends_a_consumer(version: Version) -> None:
     assert methods(server) == [m.BasicCancelOk("tag")]
 
 
+def test_nothing_follows_the_close_of_a_channel(version: Version) -> None:
+    """RabbitMQ 4.0 ends the whole connection over it: the cancel of a consumer whose queue is gone crosses the close."""
+    server = consuming(version)
+    server.send(CloseChannel(1))
+    server.heard()
+    assert server.say(m.BasicCancel("tag", True)) == [Cancelled(1, "tag")]
+    assert server.say(m.BasicCancel("other", False)) == [Cancelled(1, "other")]
+    assert server.say(m.ChannelFlow(False)) == [Flow(1, False)]
+    assert server.heard() == []
+    assert server.say(m.ChannelCloseOk()) == [ChannelClosed(1, 200, "", by_peer=False)]
+
+
 def test_a_cancel_is_answered_where_the_broker_keeps_the_tag_for_that(version: Version) -> None:
     capabilities = {**RABBITMQ["capabilities"], "accept_consumer_cancel_ok": True}  # type: ignore[dict-item]
     server = consuming(version, {**RABBITMQ, "capabilities": capabilities})
