@@ -7,8 +7,9 @@ import asyncio
 import pytest
 
 from gateway.amqp.message import Message
-from gateway.amqp.operations import Settlement
+from gateway.amqp.operations import Consume, DeclareQueue, DeleteQueue, Settlement
 from gateway.errors import NotFound, Unroutable, Unsupported
+from gateway.link import Channel
 from gateway.upstreams import Delivery, Oversized, Upstream
 from tests.conformance.conftest import FarEnd
 from tests.upstreams.fake import until
@@ -224,3 +225,20 @@ async def test_the_queue_of_a_consumer_goes_and_comes_back(far_end: FarEnd, upst
         await until(lambda: got)
         await upstream.delete_queue(name)
     await consumer.close()
+
+
+async def test_the_queue_of_a_consumer_goes_while_its_channel_is_closed(far_end: FarEnd) -> None:
+    """The broker's cancel crosses our close, and nothing may follow that: RabbitMQ would end the connection."""
+    link = await far_end.link()
+    name = far_end.name("queue")
+    for _ in range(20):
+        channel = link.channel(Channel)
+        await channel.open()
+        await channel.request(DeclareQueue(channel.number, name, durable=True))
+        await channel.request(Consume(channel.number, name, "tag"))
+        await channel.request(DeleteQueue(channel.number, name))
+        await channel.close()
+    other = link.channel(Channel)
+    await other.open()
+    await other.close()
+    assert link.ended is None
