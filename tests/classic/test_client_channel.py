@@ -538,7 +538,7 @@ def test_the_server_ends_a_consumer(version: Version) -> None:
 
 
 def test_nothing_follows_the_close_of_a_channel(version: Version) -> None:
-    """RabbitMQ 4.0 ends the whole connection over it: the cancel of a consumer whose queue is gone crosses the close."""
+    """RabbitMQ ends the connection over it: the cancel of a consumer whose queue is gone crosses the close."""
     server = consuming(version)
     server.send(CloseChannel(1))
     server.heard()
