@@ -1,10 +1,10 @@
-"""The check of the seams finds what it is for, and the package passes it."""
+"""The check of the seams finds what it is for; the suite ``layers`` has the package pass it."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.seams import check, findings, package
+from tests.seams import check, findings
 
 USES = {
     "import time\ntime.time()": "time.time",
@@ -64,7 +64,3 @@ def test_exceptions_are_used() -> None:
     assert check({}, {"gateway/a.py": {"time.time": "why"}}) == [
         "gateway/a.py: it does not exist: take it from EXCEPTIONS"
     ]
-
-
-def test_the_package_passes() -> None:
-    assert check(package()) == []

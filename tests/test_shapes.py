@@ -1,9 +1,8 @@
-"""The checks of shapes and circles find what they are for, and the package passes them."""
+"""The checks of shapes and circles find what they are for; the suite ``layers`` has the package pass them."""
 
 from __future__ import annotations
 
 from tests import circles
-from tests.names import package
 from tests.shapes import CHANGING_MAX, PARAMETERS_MAX, check, over, shapes
 
 SOURCE = """
@@ -58,9 +57,3 @@ def test_it_finds_circles_that_only_type_checkers_follow() -> None:
         "gateway.p: 2 modules import each other in circles, and 0 may: move what both need into a third",
         "gateway.q: 0 modules import each other in circles, and 2 may: take that number down",
     ]
-
-
-def test_the_package_passes() -> None:
-    sources = package()
-    assert check(over(sources)) == []
-    assert circles.check(circles.by_package(sources)) == []
