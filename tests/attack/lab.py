@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -67,16 +66,6 @@ def key_of(client: str) -> str:
 
 class Gateway(GatewayProcess):
     """A gateway whose configuration is JSON, with lists of tables."""
-
-    module = ""
-    """The program in place of the gateway's own; it starts from nothing, and so later."""
-
-    def _spawn(self, *arguments: str) -> subprocess.Popen[bytes] | Forked:
-        if not self.module:
-            return super()._spawn(*arguments)
-        command = [sys.executable, "-m", self.module, *arguments, "--config", str(self.config)]
-        with self._log.open("ab") as log:
-            return subprocess.Popen(command, cwd=self.folder, env=self._environ, stdout=log, stderr=log)
 
     def configure(self, tables: Mapping[str, Any]) -> None:
         self.config = self.folder / "gateway.json"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -19,9 +18,10 @@ from gateway.link import Channel, Link
 from gateway.upstreams.keeper import Dialer
 from tests.faults.harness import GatewayProcess
 from tests.faults.http import Answer, Http
+from tests.faults.nursery import Forked
 from tests.faults.proxy import Proxy
 from tests.ledgers import sqlite_ledger
-from tests.servers.process import ROOT, free_port
+from tests.servers.process import free_port
 
 MEBIBYTE = 1 << 20
 CLIENTS = ("alice", "bob", "root")
@@ -71,6 +71,7 @@ class AmqpPorts:
 class SlowNames(GatewayProcess):
     """A gateway whose name server says nothing of ``*.silent.example`` as long as there is no file ``answer``."""
 
+    module = "tests.budgets.silent"
     amqp: AmqpPorts
 
     def configure(self, tables: Mapping[str, Any]) -> None:
@@ -79,11 +80,8 @@ class SlowNames(GatewayProcess):
         http = {**tables["http"], "port": self.port}
         self.config.write_text(json.dumps({**tables, "http": http, "ops": {"port": self.ops_port}}))
 
-    def _spawn(self, *arguments: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "tests.budgets.silent", str(self.folder / "answer"), *arguments]
-        command += ["--config", str(self.config)]
-        with self._log.open("ab") as log:
-            return subprocess.Popen(command, cwd=ROOT, env=self._environ, stdout=log, stderr=log)
+    def _spawn(self, *arguments: str) -> subprocess.Popen[bytes] | Forked:
+        return super()._spawn(str(self.folder / "answer"), *arguments)
 
 
 class Lab:

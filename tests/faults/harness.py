@@ -89,6 +89,9 @@ class GatewayProcess:
         tables: the configuration file, as nested tables.
     """
 
+    module = ""
+    """The program in place of the gateway's own."""
+
     def __init__(self, folder: Path, tables: Mapping[str, Any]) -> None:
         self.folder = folder
         self.port = free_port()
@@ -120,8 +123,8 @@ class GatewayProcess:
         """The gateway's command line as a process; one of another checkout cannot be forked off what runs here."""
         arguments = (*arguments, "--config", str(self.config))
         if GATEWAY_ROOT == ROOT:
-            return Forked(arguments, self.folder, self._environ, self._log)
-        command = [sys.executable, "-m", "gateway", *arguments]
+            return Forked(arguments, self.folder, self._environ, self._log, self.module)
+        command = [sys.executable, "-m", self.module or "gateway", *arguments]
         with self._log.open("ab") as log:
             return subprocess.Popen(command, cwd=self.folder, env=self._environ, stdout=log, stderr=log)
 

@@ -15,6 +15,7 @@ import atexit
 import importlib
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -75,13 +76,17 @@ def nursery() -> Nursery:
 class Forked:
     """A process that was forked there, as far as :class:`subprocess.Popen` is used here."""
 
-    def __init__(self, arguments: Sequence[str], folder: Path, environ: Mapping[str, str], log: Path) -> None:
+    def __init__(
+        self, arguments: Sequence[str], folder: Path, environ: Mapping[str, str], log: Path, module: str = ""
+    ) -> None:
         """
         Args:
-            arguments: of the command ``gateway``.
+            arguments: of the command ``gateway``, or of the module.
             log: what it prints is written to the end of this file.
+            module: the program in place of the gateway's own.
         """
         start = {"arguments": [*arguments], "folder": str(folder), "environ": {**environ}, "log": str(log)}
+        start["module"] = module
         self.pid: int = nursery().ask(start=start)["pid"]
         self._status: int | None = None
 
@@ -117,7 +122,7 @@ class Forked:
 # ------------------------------------------------------------------------------- in the process of the nursery
 
 
-def _start(arguments: list[str], folder: str, environ: dict[str, str], log: str) -> int:
+def _start(arguments: list[str], folder: str, environ: dict[str, str], log: str, module: str) -> int:
     pid = os.fork()
     if pid:
         return pid
@@ -132,12 +137,18 @@ def _start(arguments: list[str], folder: str, environ: dict[str, str], log: str)
         for number in (1, 2):
             os.dup2(descriptor, number)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        serve(arguments)
+        if module:
+            sys.argv[1:] = arguments
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        else:
+            serve(arguments)
     except SystemExit as error:
         status = error.code if isinstance(error.code, int) else int(error.code is not None)
     except BaseException:
         sys.excepthook(*sys.exc_info())
         status = 1
+    else:
+        status = 0
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)

@@ -11,8 +11,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -69,14 +67,9 @@ class Killed(GatewayProcess):
     place: tuple[str, str, int] = RANDOM
 
     def _spawn(self, *arguments: str) -> Any:
-        module, when, number = self.place
-        if not module:
-            return super()._spawn(*arguments)
-        command = [sys.executable, "-m", "tests.faults.killed_at", module, when, str(number), *arguments]
-        with self._log.open("ab") as log:
-            return subprocess.Popen(
-                [*command, "--config", str(self.config)], cwd=self.folder, env=self._environ, stdout=log, stderr=log
-            )
+        place, when, number = self.place
+        self.module = "tests.faults.killed_at" if place else ""
+        return super()._spawn(*([place, when, str(number)] if place else []), *arguments)
 
 
 class House:
