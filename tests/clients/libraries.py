@@ -22,6 +22,9 @@ from tests.servers.process import HOST, free_port
 
 SUITES = TOOLS / "client-suites"
 """Where they are."""
+PLUGINS = Path(__file__).parent / "plugins"
+"""Of ours, for pytest."""
+UNTRACED = ("-p", "untraced")
 WITHIN = 900
 """Seconds that a suite may take on one broker."""
 WHOLE_WITHIN = 2400
@@ -84,7 +87,9 @@ class Library:
 
     def _pytest(self, port: int, folder: Path, without: list[str], within: int) -> dict[str, bool]:
         report = folder / "report.xml"
+        # Most of the time of a suite with many failures went into pytest's own tracebacks.
         command = [str(SUITES / "venv" / "bin" / "python"), "-m", "pytest", "-v", "-p", "no:cacheprovider"]
+        command += ["--tb=native", "--show-capture=no"]
         command += [f"--timeout={self.seconds}", f"--session-timeout={within - 60}", f"--junit-xml={report}"]
         command += [*self.options, *self.files]
         if without:
@@ -115,6 +120,7 @@ class Library:
             "RABBITMQ_5672_TCP": str(port),
             "RABBITMQ_HOST": HOST,
             "WORKER_LOGLEVEL": "INFO",
+            "PYTHONPATH": str(PLUGINS),
             "PATH": f"{SUITES / 'venv' / 'bin'}{os.pathsep}{os.environ['PATH']}",
         }
         environ.pop("PYTEST_ADDOPTS", None)
@@ -167,6 +173,7 @@ LIBRARIES = (
             "test_connection_close_during_publish_drain": "fails now and then, directly too",
         },
         seconds=20,
+        options=UNTRACED,
     ),
     Library(
         "aio_pika",
@@ -193,6 +200,7 @@ LIBRARIES = (
         },
         {"connect_robust": _AGAIN},
         seconds=20,
+        options=UNTRACED,
     ),
     Library(
         "celery",
