@@ -70,6 +70,13 @@ SOME: Final = ("503-later", "502", "broken", "empty")
 """Those that differ most; the suite ``console-answers`` has the others."""
 
 
+def few(place: int) -> list[str]:
+    """Of the answers as many as of :data:`SOME`, other ones for each place: all views read in one way, and all actions
+    ask in one way, so that each answer need not come everywhere."""
+    names = [*ANSWERS]
+    return [names[(place * len(SOME) + number) % len(names)] for number in range(len(SOME))]
+
+
 @dataclass
 class Spoiled:
     """A page whose requests get a bad answer while there is one."""
