@@ -31,6 +31,8 @@ PAIRINGS: Final = {
     "commands": ("as_json",),
     "conformance": ("far_end", "version"),
     "doctor": ("version", "kind"),
+    "faults/test_backups.py": ("kind",),
+    "faults/test_dead_letters_killed.py": ("house",),
     "faults/test_offsets.py": ("kind", "version"),
     "faults/test_poison.py": ("peer",),
     "front": ("far_end", "version", "embedded", "estate"),

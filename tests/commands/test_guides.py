@@ -150,6 +150,7 @@ class Guide:
 
 @pytest.mark.broker
 @pytest.mark.slow
+@pytest.mark.long
 def test_rotate(tmp_path: Path, rabbitmq: RabbitMQ, unique_name: Callable[[str], str], receiver: Receiver) -> None:
     user = unique_name("user")
     rabbitmq.create_user(user, "first")

@@ -20,6 +20,8 @@ from tests.attack.lab import Gateway
 from tests.console.conftest import BROKER, KEYS, Open, Served, console_at, key_of, serving
 from tests.servers.process import free_port
 
+pytestmark = pytest.mark.long
+
 SIZE: Final = 64 << 20
 """What the gateway takes at most (``http.body_max``)."""
 MARKUP: Final = b"<script>alert(1)</script><img src=x onerror=alert(2)>"

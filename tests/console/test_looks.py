@@ -21,7 +21,7 @@ from tests.servers.process import free_port
 ROOT: Final = {"name": "root", "key": key_of("root"), "scopes": KEYS["root"]}
 NOBODY: Final = "01a21a0b-1511-7000-a39f-1727d9e8ea5f"
 """The id of no message."""
-SIZES: Final = [(390, 844, "light"), (390, 844, "dark"), (1280, 860, "light"), (1280, 860, "dark")]
+SIZES: Final = [(390, 844, "light"), (1280, 860, "dark")]
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

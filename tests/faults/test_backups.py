@@ -332,14 +332,13 @@ def happened(place: Place) -> dict[tuple[str, str], float]:
 
 
 @pytest.mark.broker
-@pytest.mark.parametrize("turn", [1, pytest.param(2, marks=pytest.mark.long), pytest.param(3, marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     ("kind", "follow"),
     [("sqlite", False), ("postgresql", False), pytest.param("sqlite", True, marks=pytest.mark.long)],
     ids=["sqlite", "postgresql", "sqlite-followed"],
 )
 async def test_a_backup_under_load_a_kill_and_a_restore(
-    kind: str, follow: bool, turn: int, rabbitmq: RabbitMQ, tmp_path: Path, unique_name: Callable[[str], str]
+    kind: str, follow: bool, rabbitmq: RabbitMQ, tmp_path: Path, unique_name: Callable[[str], str]
 ) -> None:
     with database(kind) as place:
         run = Run(place, rabbitmq, tmp_path, unique_name("backup"))
