@@ -242,5 +242,8 @@ LIBRARIES = (
             "TestNotifyClosesAllChansAfterConnectionClose": "uses no broker, and fails now and then",
             "TestChannelCounterShouldNotPanicIssue136": "opens and closes a channel 80,000 times, which takes minutes",
         },
+        long={
+            "TestCorruptedMessageIssue7": "wants each of 1,024 messages within 0.2 s, which takes longer beside others",
+        },
     ),
 )  # fmt: skip
