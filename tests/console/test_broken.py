@@ -18,7 +18,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.attack.lab import Gateway
 from tests.console.conftest import BROKER, Receiver, Served, key_of, receiving, serving, wait_until
-from tests.console.walk import Stranger, stranger_at
+from tests.console.walk import Stranger, stranger_at, window_at
 from tests.servers.process import free_port
 
 SECONDS_MAX: Final = 60.0
@@ -120,7 +120,10 @@ def _others(served: Served, receivers: dict[str, Receiver]) -> None:
 
 @pytest.fixture
 def stranger(browser: Browser, broken: Served, request: pytest.FixtureRequest) -> Iterator[Stranger]:
-    with stranger_at(browser, broken.url, f"broken_{request.node.name.removeprefix('test_')}") as found:
+    with (
+        window_at(browser, broken.url) as window,
+        stranger_at(window, f"broken_{request.node.name.removeprefix('test_')}") as found,
+    ):
         yield found
 
 

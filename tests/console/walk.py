@@ -20,7 +20,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from tests.attack.lab import Gateway
-from tests.console.conftest import BROKER, Receiver, Served, console_at, key_of, receiving, serving
+from tests.console.conftest import BROKER, Receiver, Served, Window, key_of, receiving, serving
 from tests.console.views import HEIGHTS, PICTURES
 from tests.servers import BrokerJ
 from tests.servers.process import free_port
@@ -147,11 +147,20 @@ class Stranger:
 
 
 @contextmanager
-def stranger_at(browser: Browser, url: str, name: str, width: int = 1280, theme: str = "light") -> Iterator[Stranger]:
+def window_at(browser: Browser, url: str, width: int = 1280, theme: str = "light") -> Iterator[Window]:
+    """A window for a gateway."""
+    window = Window(browser, url, width, HEIGHTS[width], theme)
+    try:
+        yield window
+    finally:
+        window.close()
+
+
+@contextmanager
+def stranger_at(window: Window, name: str) -> Iterator[Stranger]:
     """Somebody at the first page, logged in. ``name``: what the pictures are called."""
-    with console_at(browser, url) as opened:
-        begun = time.monotonic()
-        page = opened(width=width, height=HEIGHTS[width], theme=theme)
+    begun = time.monotonic()
+    with window.console() as page:
         page.locator(".verdict").wait_for()
         found = Stranger(page, name, begun)
         found.see()
@@ -201,13 +210,17 @@ class Tasks:
             if server is not None:
                 server.delete_queue(name)
 
+    @pytest.fixture(scope="class")
+    @classmethod
+    def window(cls, browser: Browser, shop: Served, place: Place) -> Iterator[Window]:
+        with window_at(browser, shop.url, place.width, place.theme) as window:
+            yield window
+
     @pytest.fixture
-    def stranger(
-        self, browser: Browser, shop: Served, place: Place, request: pytest.FixtureRequest
-    ) -> Iterator[Stranger]:
+    def stranger(self, window: Window, request: pytest.FixtureRequest) -> Iterator[Stranger]:
         """At the first page, logged in."""
         name = re.sub(r"^test_(\d)_", r"test_0\1_", request.node.name).removeprefix("test_")
-        with stranger_at(browser, shop.url, name, place.width, place.theme) as found:
+        with stranger_at(window, name) as found:
             yield found
 
     def test_1_sees_what_is_wrong(self, stranger: Stranger) -> None:
