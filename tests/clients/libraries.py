@@ -23,7 +23,7 @@ from tests.servers.process import HOST, free_port
 SUITES = TOOLS / "client-suites"
 """Where they are."""
 PLUGINS = Path(__file__).parent / "plugins"
-"""Of ours, for pytest."""
+"""Plugins for pytest that these runs use."""
 UNTRACED = ("-p", "untraced")
 WITHIN = 900
 """Seconds that a suite may take on one broker."""
