@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from base64 import b64encode
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
@@ -136,8 +136,12 @@ class ManagementClient:
         if self._transport is not None:
             await self._transport.aclose()
 
-    async def get(self, target: str) -> Any:
-        """Return the decoded JSON at a path, which begins with a slash.
+    async def get(self, target: str, read: Callable[[bytes], Any] = msgspec.json.decode) -> Any:
+        """Return the decoded JSON at a path.
+
+        Args:
+            target: the path, which begins with a slash.
+            read: what makes the answer of its bytes, in a thread. It raises msgspec.MsgspecError for no JSON.
 
         Raises:
             ManagementProblem: there is none.
@@ -163,7 +167,7 @@ class ManagementClient:
         if answer.header(b"content-encoding") not in (None, b"identity"):
             raise ManagementProblem("The management API compresses its answers, which nobody asked for.", 200)
         try:
-            return await threads.run(msgspec.json.decode, answer.body)
+            return await threads.run(read, answer.body)
         except (msgspec.MsgspecError, ValueError, RecursionError):
             raise ManagementProblem(
                 f"What answers at {self._setting} is no management API: the answer is not JSON.", 200

@@ -6,12 +6,16 @@ has the broker gather statistics for the queues of the page alone.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from functools import partial
+from typing import Annotated, Any, Final
 from urllib.parse import quote
+
+import msgspec
 
 from gateway.management.client import ManagementClient, ManagementProblem
 from gateway.management.rows import (
     CONSUMERS_MAX,
+    COUNT_MAX,
     Collected,
     QueueConsumer,
     QueueDetails,
@@ -30,6 +34,56 @@ PAGE: Final = 500
 """Queues of a page: the most that RabbitMQ gives."""
 OUT_OF_RANGE: Final = 400
 """Status of a page behind the last one: queues have gone meanwhile."""
+_Count = Annotated[int, msgspec.Meta(ge=0, le=COUNT_MAX - 1)]
+
+
+class _Rate(msgspec.Struct, gc=False):
+    rate: float | None = None
+
+
+class _Stats(msgspec.Struct, gc=False):
+    publish_details: _Rate | list[Any] | None = None
+    deliver_get_details: _Rate | list[Any] | None = None
+    ack_details: _Rate | list[Any] | None = None
+
+
+class _Arguments(
+    msgspec.Struct, gc=False, rename={"exchange": "x-dead-letter-exchange", "key": "x-dead-letter-routing-key"}
+):
+    exchange: Any = None
+    key: Any = None
+
+
+class _Policy(msgspec.Struct, gc=False, rename={"exchange": "dead-letter-exchange", "key": "dead-letter-routing-key"}):
+    exchange: Any = None
+    key: Any = None
+
+
+class _Item(msgspec.Struct, gc=False):
+    """A queue whose members have the types that they should have. RabbitMQ writes some empty objects as ``[]``."""
+
+    name: str
+    messages: _Count | None = None
+    messages_ready: _Count | None = None
+    messages_unacknowledged: _Count | None = None
+    message_bytes: _Count | None = None
+    consumers: _Count | None = None
+    state: str | None = None
+    type: str | None = None
+    durable: bool | None = None
+    auto_delete: bool | None = None
+    exclusive: bool | None = None
+    arguments: _Arguments | list[Any] | None = None
+    effective_policy_definition: _Policy | list[Any] | None = None
+    message_stats: _Stats | list[Any] | None = None
+
+
+class _Page(msgspec.Struct):
+    items: list[_Item]
+    page_count: _Count | None = None
+
+
+_pages: Final = msgspec.json.Decoder(_Page)
 COLUMNS: Final = ",".join(
     (
         "name", "type", "state", "durable", "auto_delete", "exclusive", "arguments.x-dead-letter-exchange",
@@ -52,19 +106,32 @@ async def read(client: ManagementClient, vhost: str, rows_max: int) -> QueueList
     page, pages = 1, 1
     while page <= pages and not found.is_full:
         try:
-            answer = await client.get(f"{path}&page={page}")
-            items = answer if isinstance(answer, list) else member(answer, "items")
-            if not isinstance(items, list):
+            rows, count = await client.get(f"{path}&page={page}", partial(_read_page, vhost=vhost))
+            if rows is None:
                 raise ManagementProblem("The management API answers with something else than a list of queues.", 200)
         except ManagementProblem as problem:
             if page == 1:
                 raise
             return found.list("" if problem.status == OUT_OF_RANGE else problem.reason)
-        for item in items:
-            found.add(row_of(item, vhost))
-        pages = min(count_of(member(answer, "page_count")) or 1, rows_max // PAGE + 1)
+        for row in rows:
+            found.add(row)
+        pages = min(count or 1, rows_max // PAGE + 1)
         page += 1
     return found.list()
+
+
+def _read_page(body: bytes, vhost: str) -> tuple[list[QueueRow | None] | None, int | None]:
+    """The rows of an answer, None for each without a name, and how many pages there are. No rows: it is no list.
+    A page on which all is of the type that it should be takes a tenth of the time."""
+    try:
+        page = _pages.decode(body)
+    except msgspec.ValidationError:
+        answer = msgspec.json.decode(body)
+        items = answer if isinstance(answer, list) else member(answer, "items")
+        if not isinstance(items, list):
+            return None, None
+        return [row_of(item, vhost) for item in items], count_of(member(answer, "page_count"))
+    return [_row_of_item(item, vhost) for item in page.items], page.page_count
 
 
 async def read_one(client: ManagementClient, vhost: str, queue: str, consumers: bool = False) -> QueueDetails:
@@ -129,17 +196,12 @@ def _return_risk(row: QueueRow, item: Any) -> str:
 
 
 def row_of(item: Any, vhost: str) -> QueueRow | None:
-    """A queue of an answer; None: it has no name."""
+    """A queue of an answer, whatever its members are; None: it has no name."""
     name = name_of(member(item, "name"))
     if not name:
         return None
     arguments, policy = member(item, "arguments"), member(item, "effective_policy_definition")
-    exchange = name_of(member(arguments, "x-dead-letter-exchange"))
-    if exchange is None:
-        exchange = name_of(member(policy, "dead-letter-exchange"))
-    key = name_of(member(arguments, "x-dead-letter-routing-key"))
-    if key is None:
-        key = name_of(member(policy, "dead-letter-routing-key"))
+    exchange, key = "dead-letter-exchange", "dead-letter-routing-key"
     return QueueRow(
         name=name,
         vhost=vhost,
@@ -156,7 +218,56 @@ def row_of(item: Any, vhost: str) -> QueueRow | None:
         durable=flag_of(member(item, "durable")),
         auto_delete=flag_of(member(item, "auto_delete")),
         exclusive=flag_of(member(item, "exclusive")),
-        dead_letters=True if exchange is not None else False if isinstance(policy, dict) else None,
-        dead_letter_exchange=exchange,
-        dead_letter_routing_key=key if exchange is not None else None,
+        **_dead_letters(
+            _Arguments(member(arguments, f"x-{exchange}"), member(arguments, f"x-{key}")),
+            _Policy(member(policy, exchange), member(policy, key)) if isinstance(policy, dict) else None,
+        ),
     )
+
+
+def _row_of_item(item: _Item, vhost: str) -> QueueRow | None:
+    """The same of a queue whose members have the right types."""
+    name = name_of(item.name)
+    if not name:
+        return None
+    stats, policy = item.message_stats, item.effective_policy_definition
+    publish = deliver = ack = None
+    if isinstance(stats, _Stats):
+        publish, deliver, ack = map(_rate, (stats.publish_details, stats.deliver_get_details, stats.ack_details))
+    return QueueRow(
+        name=name,
+        vhost=vhost,
+        depth=item.messages,
+        ready=item.messages_ready,
+        unacknowledged=item.messages_unacknowledged,
+        bytes=item.message_bytes,
+        consumers=item.consumers,
+        publish_rate=publish,
+        deliver_rate=deliver,
+        ack_rate=ack,
+        state=word_of(item.state),
+        type=word_of(item.type),
+        durable=item.durable,
+        auto_delete=item.auto_delete,
+        exclusive=item.exclusive,
+        **_dead_letters(
+            item.arguments if isinstance(item.arguments, _Arguments) else None,
+            policy if isinstance(policy, _Policy) else None,
+        ),
+    )
+
+
+def _rate(details: _Rate | list[Any] | None) -> float | None:
+    return rate_of(details.rate) if isinstance(details, _Rate) else None
+
+
+def _dead_letters(arguments: _Arguments | None, policy: _Policy | None) -> dict[str, Any]:
+    """Where dead letters go: an argument wins over the policy. None: it is not told whether there is a policy."""
+    exchange = key = None
+    for told in (arguments, policy):
+        if told is not None:
+            exchange = name_of(told.exchange) if exchange is None else exchange
+            key = name_of(told.key) if key is None else key
+    if exchange is None:
+        return {"dead_letters": None if policy is None else False}
+    return {"dead_letters": True, "dead_letter_exchange": exchange, "dead_letter_routing_key": key}

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from gateway.config import BrokerSettings
@@ -77,6 +78,28 @@ async def test_a_policy_sets_a_dead_letter_exchange_and_an_argument_wins() -> No
     ).rows
     facts = [(row.dead_letters, row.dead_letter_exchange, row.dead_letter_routing_key) for row in rows]
     assert facts == [(True, "", "late"), (True, "x", "late"), (False, None, None)]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {}, {"arguments": []}, {"arguments": {"x-dead-letter-exchange": 7}}, {"effective_policy_definition": []},
+        {"effective_policy_definition": {"dead-letter-exchange": "p", "dead-letter-routing-key": "k"}, "arguments": {}},
+        {"effective_policy_definition": None}, {"message_stats": []}, {"message_stats": {}}, {"messages": None},
+        {"message_stats": {"publish_details": []}}, {"message_stats": {"ack_details": {"rate": 1 << 70}}},
+        {"name": ""}, {"name": "x" * 256}, {"state": "x" * 65}, {"type": "\x1b"}, {"more": {"a": [1]}},
+    ],
+    ids=repr,
+)  # fmt: skip
+async def test_a_queue_is_the_same_on_a_page_of_odd_ones(change: dict[str, Any]) -> None:
+    queue = {**FULL, **change}
+    alone, odd = [{"items": each, "page_count": 1} for each in ([queue], [queue, {"name": "odd", "messages": "7"}])]
+    rabbitmq._pages.decode(json.dumps(alone))  # these types are expected
+    with pytest.raises(msgspec.ValidationError):
+        rabbitmq._pages.decode(json.dumps(odd))
+    first, second = await read(lambda _: (200, alone)), await read(lambda _: (200, odd))
+    assert [*first.rows, QueueRow(name="odd", vhost="/")] == second.rows
+    assert first.reason == second.reason
 
 
 @pytest.mark.parametrize("wrong", [None, "7", -1, 1.5, True, [], {}, 1 << 70], ids=repr)
