@@ -111,6 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         messages=options.messages,
         times=options.times,
         minutes=options.minutes,
+        keeps=options.keep,
     )
     folder = options.json or (figures.RUNS if options.keep else None)
     lines: list[Line] = []

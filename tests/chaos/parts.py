@@ -45,6 +45,7 @@ class Context:
         messages: int = 0,
         times: int = 0,
         minutes: float = 0.0,
+        keeps: bool = False,
         find: Callable[[str], Server] | None = None,
     ) -> None:
         """
@@ -52,6 +53,7 @@ class Context:
             on: only brokers, versions and directions with this in their names.
             messages: instead of a part's own number; likewise ``times``, how often a fault happens.
             minutes: of a soak.
+            keeps: the run is kept, for those that follow.
             find: kind -> a server; unless given, private ones are started.
         """
         self.form = form
@@ -60,6 +62,7 @@ class Context:
         self.messages = messages
         self.times = times
         self.minutes = minutes
+        self.keeps = keeps
         self._find = find
         self._servers: dict[str, Server] = {}
 

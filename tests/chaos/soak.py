@@ -2,26 +2,25 @@
 
 The quick form is under a clock that is given: what is pushed to an endpoint, while ledger, endpoint and channel fail in
 turn. The full form is a day of that, and besides a gateway process on a real broker at half of the rate that it was
-found to take, for as many minutes as are given (``--minutes``); the table says how many these were.
+found to take, for as many minutes as are given (``--minutes``); the table says how many these were. Whether its memory
+grows is judged over all runs with ``--keep`` together.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 from gateway.webhooks.attempts.forms import PushedMessage
 from gateway.webhooks.attempts.sender import SendOutcome
 from gateway.webhooks.endpoint import EndpointState
-from tests.chaos.figures import Figures
+from tests.chaos.figures import Figures, code
+from tests.chaos.memory import ENOUGH, LIVES, Slope, Watch, keep, load, slope_of
 from tests.chaos.parts import Context
-from tests.chaos.slow_target import resident
 from tests.faults.harness import Run
 from tests.faults.ledgers import SqliteFile
 from tests.faults.load import Shape
@@ -165,37 +164,6 @@ async def _virtual(hours: float, seed: int) -> Figures:
 # ---------------------------------------------------------------------------------------------------- real time
 
 
-@dataclass
-class Watch:
-    """Memory and open files of the gateway, for each life of its process."""
-
-    samples: dict[int, list[tuple[float, int, int]]] = field(default_factory=dict)
-    """Process -> (when, memory in octets, open files)."""
-
-    def look(self, pid: int) -> None:
-        """One more sample; a process that has just ended gives none."""
-        try:
-            files = len(os.listdir(f"/proc/{pid}/fd"))
-            self.samples.setdefault(pid, []).append((time.monotonic(), resident(pid), files))
-        except OSError:
-            return
-
-    @property
-    def longest(self) -> list[tuple[float, int, int]]:
-        """Of the process that lived longest, without its first tenth, in which it grows to its size."""
-        best = max(self.samples.values(), key=lambda each: each[-1][0] - each[0][0])
-        return best[len(best) // 10 :]
-
-    @property
-    def slope(self) -> float:
-        """Octets of memory that it grows by in an hour, by the least squares of the longest life."""
-        points = self.longest
-        middle = sum(at for at, _, _ in points) / len(points)
-        level = sum(size for _, size, _ in points) / len(points)
-        spread = sum((at - middle) ** 2 for at, _, _ in points)
-        return 3_600 * sum((at - middle) * (size - level) for at, size, _ in points) / spread if spread else 0.0
-
-
 Fault = Callable[[Run], Awaitable[None]]
 
 
@@ -284,13 +252,15 @@ async def _real(context: Context) -> Figures:
             ledger_url=place.url,
         )
         soak.ledger = place
-        watch = Watch()
+        watch, before, commit = Watch(), load(LIVES), code()
         happened: Counter[str] = Counter()
 
         async def sample() -> None:
             while True:
                 if soak.gateway.process is not None and soak.gateway.running:
                     watch.look(soak.gateway.process.pid)
+                if context.keeps:  # a run that is stopped counts as far as it came
+                    keep(LIVES, [*before, *watch.lives(commit)])
                 await asyncio.sleep(SAMPLE)
 
         async with soak:
@@ -314,10 +284,12 @@ async def _real(context: Context) -> Figures:
             if count:
                 verdict.problems.append(f"{count} {what}")
         verdict.problems += impossible_traces(place.query(QUERY))[:5]
-    files = [count for _, _, count in watch.longest]
+    lives = [*before, *watch.lives(commit)]
+    slope = slope_of(lives)
+    files = [sample.files for sample in watch.longest]
     first, last = sorted(files[: len(files) // 5 + 1]), sorted(files[-len(files) // 5 - 1 :])
     more = last[len(last) // 2] - first[len(first) // 2]
-    lived = watch.longest[-1][0] - watch.longest[0][0]
+    lived = watch.longest[-1].at - watch.longest[0].at
     figures = Figures(
         f"real time, {soak.broker}, a fault each minute",
         verdict.attempted,
@@ -332,7 +304,7 @@ async def _real(context: Context) -> Figures:
             "a_second": round(rate, 1),
             "greatest": round(most, 1),
             "longest_life_min": round(lived / 60, 1),
-            "memory_MB_an_hour": round(watch.slope / 1e6, 1),
+            **({} if slope is None else grown(slope, len(lives))),
             "files_more": more,
             "marked": verdict.marked,
         },
@@ -340,9 +312,19 @@ async def _real(context: Context) -> Figures:
         problems=list(verdict.problems),
     )
     figures.must(more <= 10, f"{more} files more are open at the end")
-    if lived >= 3_600:
-        figures.must(watch.slope < 1e6, f"memory grows by {watch.slope:,.0f} octets an hour")
+    if slope is not None and slope.minutes >= ENOUGH:
+        figures.must(slope.an_hour < 1e6, f"memory grows by {slope.an_hour:,.0f} bytes an hour")
     return figures
+
+
+def grown(slope: Slope, lives: int) -> dict[str, float]:
+    """The growth of the memory, as the table has it."""
+    return {
+        "memory_MB_an_hour": round(slope.an_hour / 1e6, 2),
+        "error": round(slope.error / 1e6, 2),
+        "over_minutes": round(slope.minutes),
+        "lives": lives,
+    }
 
 
 def soak(context: Context) -> list[Figures]:
