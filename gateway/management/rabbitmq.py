@@ -201,7 +201,11 @@ def row_of(item: Any, vhost: str) -> QueueRow | None:
     if not name:
         return None
     arguments, policy = member(item, "arguments"), member(item, "effective_policy_definition")
-    exchange, key = "dead-letter-exchange", "dead-letter-routing-key"
+    to, by = "dead-letter-exchange", "dead-letter-routing-key"
+    dead_letters, exchange, key = _dead_letters(
+        _Arguments(member(arguments, f"x-{to}"), member(arguments, f"x-{by}")),
+        _Policy(member(policy, to), member(policy, by)) if isinstance(policy, dict) else None,
+    )
     return QueueRow(
         name=name,
         vhost=vhost,
@@ -218,10 +222,9 @@ def row_of(item: Any, vhost: str) -> QueueRow | None:
         durable=flag_of(member(item, "durable")),
         auto_delete=flag_of(member(item, "auto_delete")),
         exclusive=flag_of(member(item, "exclusive")),
-        **_dead_letters(
-            _Arguments(member(arguments, f"x-{exchange}"), member(arguments, f"x-{key}")),
-            _Policy(member(policy, exchange), member(policy, key)) if isinstance(policy, dict) else None,
-        ),
+        dead_letters=dead_letters,
+        dead_letter_exchange=exchange,
+        dead_letter_routing_key=key,
     )
 
 
@@ -230,10 +233,13 @@ def _row_of_item(item: _Item, vhost: str) -> QueueRow | None:
     name = name_of(item.name)
     if not name:
         return None
-    stats, policy = item.message_stats, item.effective_policy_definition
+    stats, arguments, policy = item.message_stats, item.arguments, item.effective_policy_definition
     publish = deliver = ack = None
-    if isinstance(stats, _Stats):
-        publish, deliver, ack = map(_rate, (stats.publish_details, stats.deliver_get_details, stats.ack_details))
+    if type(stats) is _Stats:
+        publish, deliver, ack = _rate(stats.publish_details), _rate(stats.deliver_get_details), _rate(stats.ack_details)
+    dead_letters, exchange, key = _dead_letters(
+        arguments if type(arguments) is _Arguments else None, policy if type(policy) is _Policy else None
+    )
     return QueueRow(
         name=name,
         vhost=vhost,
@@ -250,24 +256,26 @@ def _row_of_item(item: _Item, vhost: str) -> QueueRow | None:
         durable=item.durable,
         auto_delete=item.auto_delete,
         exclusive=item.exclusive,
-        **_dead_letters(
-            item.arguments if isinstance(item.arguments, _Arguments) else None,
-            policy if isinstance(policy, _Policy) else None,
-        ),
+        dead_letters=dead_letters,
+        dead_letter_exchange=exchange,
+        dead_letter_routing_key=key,
     )
 
 
 def _rate(details: _Rate | list[Any] | None) -> float | None:
-    return rate_of(details.rate) if isinstance(details, _Rate) else None
+    return rate_of(details.rate) if type(details) is _Rate else None
 
 
-def _dead_letters(arguments: _Arguments | None, policy: _Policy | None) -> dict[str, Any]:
-    """Where dead letters go: an argument wins over the policy. None: it is not told whether there is a policy."""
+def _dead_letters(arguments: _Arguments | None, policy: _Policy | None) -> tuple[bool | None, str | None, str | None]:
+    """Whether dead letters go somewhere, to which exchange and with which key: an argument wins over the policy. None:
+    it is not told whether there is a policy."""
     exchange = key = None
     for told in (arguments, policy):
         if told is not None:
-            exchange = name_of(told.exchange) if exchange is None else exchange
-            key = name_of(told.key) if key is None else key
+            if exchange is None and told.exchange is not None:
+                exchange = name_of(told.exchange)
+            if key is None and told.key is not None:
+                key = name_of(told.key)
     if exchange is None:
-        return {"dead_letters": None if policy is None else False}
-    return {"dead_letters": True, "dead_letter_exchange": exchange, "dead_letter_routing_key": key}
+        return None if policy is None else False, None, None
+    return True, exchange, key

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -11,6 +12,8 @@ NAME_MAX: Final = 255
 """Longest name of a queue, exchange or routing key, in bytes."""
 WORD_MAX: Final = 64
 """Longest state or type, in characters."""
+WORDS_KEPT: Final = 64
+"""How many states and types are kept in lower case: there are few."""
 CONSUMERS_MAX: Final = 20
 """Most consumers of a queue that are listed."""
 COUNT_MAX: Final = 1 << 63
@@ -71,7 +74,12 @@ def flag_of(value: Any) -> bool | None:
 
 def word_of(value: Any) -> str | None:
     """A short word of an answer in lower case; None: it is not one."""
-    return value.lower() if isinstance(value, str) and 0 < len(value) <= WORD_MAX and value.isprintable() else None
+    return _lower(value) if isinstance(value, str) and 0 < len(value) <= WORD_MAX else None
+
+
+@lru_cache(WORDS_KEPT)
+def _lower(word: str) -> str | None:
+    return word.lower() if word.isprintable() else None
 
 
 def text_of(value: Any) -> str:

@@ -61,6 +61,8 @@ FIRST: Final[Mapping[str, str]] = {
     "search?q=orders-3": "tbody tr",
 }
 """View -> what is there once it shows something."""
+FIRST_VIEWS: Final = 5
+"""How often each is opened."""
 SHOWN: Final = {**FIRST, "events": "tbody tr"}
 AIMS: Final = {"first": 1.0, "filter": 0.3, "cpu": 2.0, "memory": 10.0}
 """Seconds, seconds, per cent of a core, per cent of growth."""
@@ -132,34 +134,55 @@ class Lab:
 # ------------------------------------------------------------------------------------------------------- figures
 
 
+STOPWATCH: Final = """
+(() => {
+  const seen = {};
+  const note = (name, at) => { if (!(name in seen)) seen[name] = at; };
+  const painted = (name) => requestAnimationFrame(() => setTimeout(() => note(name, performance.now())));
+  addEventListener("submit", () => note("pressed", performance.now()), true);
+  new MutationObserver(() => {
+    if (document.getElementById("key")) painted("asked");
+    if ("pressed" in seen && document.querySelector("main VIEW")) painted("shown");
+  }).observe(document, { childList: true, subtree: true });
+  globalThis.stopwatch = seen;
+})();
+"""
+"""Run in a page before its own scripts: milliseconds since its address was entered at which it asked for a key,
+somebody pressed *Log in*, and the view was there, each as painted."""
+
+
 def open_view(lab: Lab, view: str) -> tuple[Page, float]:
     """A page of a browser that has loaded nothing, and the seconds from the address to the first view, without those in
-    which somebody types the key."""
+    which somebody types the key. The page itself takes the times: what drives it would add its own."""
     context = lab.browser.new_context(viewport={"width": 1280, "height": 860})
     context.set_default_timeout(PATIENCE * 4)
     page = context.new_page()
-    began = time.perf_counter()
+    page.add_init_script(STOPWATCH.replace("VIEW", SHOWN[view]))
     page.goto(f"{lab.url}/console#/{view}", wait_until="commit")
-    page.get_by_label("API key or token").wait_for()
-    seconds = time.perf_counter() - began
     page.get_by_label("API key or token").fill(key_of("root"))
-    began = time.perf_counter()
     page.get_by_role("button", name="Log in").click()
     try:
         page.locator(f"main {SHOWN[view]}").first.wait_for()
+        page.wait_for_function("'shown' in stopwatch")
     except TimeoutError:
         page.screenshot(path=lab.folder.parent / "not-shown.png")
         raise
-    return page, seconds + time.perf_counter() - began
+    took = page.evaluate("stopwatch.asked + stopwatch.shown - stopwatch.pressed")
+    return page, float(took) / 1e3
 
 
 def first_views(lab: Lab) -> None:
-    """Each view, cold."""
+    """Each view, cold: the median of some times, and the least and the most."""
     for view in FIRST:
-        lab.start(cold=True)
-        page, seconds = open_view(lab, view)
-        page.context.close()
-        lab.tell(f"first view, cold: {view or 'overview'}", f"{seconds:.2f} s", "1 s", seconds <= AIMS["first"])
+        took = []
+        for _ in range(FIRST_VIEWS):
+            lab.start(cold=True)
+            page, seconds = open_view(lab, view)
+            page.context.close()
+            took.append(seconds)
+        middle = statistics.median(took)
+        value = f"{middle:.2f} s ({min(took):.2f} to {max(took):.2f})"
+        lab.tell(f"first view, cold: {view or 'overview'}", value, "1 s", middle <= AIMS["first"])
 
 
 def filters(lab: Lab) -> None:
