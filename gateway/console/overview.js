@@ -13,7 +13,8 @@ const TILES = new Set(["brokers", "queues", "bridges", "endpoints", "subscriptio
 export function Overview() {
   const feed = usePoll("/v1/overview", 5000, having("troubles"));
   const since = useMemo(() => new Date(Math.floor((Date.now() + skew.value) / 3_600_000) * 3_600_000 - (HOURS - 1) * 3_600_000).toISOString(), [skew.value]);
-  const counts = usePoll(may("history") ? `/v1/statistics?by=kind&limit=1000&since=${since}` : null, 15_000);
+  // What is wrong comes first: the chart is asked for once that is there.
+  const counts = usePoll((feed.data || feed.error) && may("history") ? `/v1/statistics?by=kind&limit=1000&since=${since}` : null, 15_000);
   const found = feed.data;
   const wrong = found?.troubles ?? [];
   const bad = wrong.filter((each) => each.severity === "bad").length;
@@ -57,7 +58,7 @@ function Tile({ of, troubles }) {
   const bad = troubles.some((each) => each.kind === of.kind && each.severity === "bad");
   const content = html`<span class="quiet">${text.nav[`${of.kind}s`]}</span>
     <b class="num">${number(of.count)}${of.more ? "+" : ""}</b>
-    ${of.count === 0 ? html`<span class="quiet">${words.none}</span>`
+    ${of.count === 0 ? html`<span class="quiet">${of.more ? words.unread : words.none}</span>`
       : of.well === of.count ? html`<span class="state good">${of.kind === "queue" ? words.allTaken : words.allWell}</span>`
       : html`<span class=${`state ${bad ? "bad" : "warn"}`}>${(of.kind === "queue" ? words.notTaken : words.notWell)(of.count - of.well)}</span>`}`;
   return html`<a class="tile" href=${link(`${of.kind}s`)}>${content}</a>`;

@@ -64,7 +64,7 @@ export const text = {
     theMessage: "The message",
     kinds: { broker: "Broker", queue: "Queue", bridge: "Bridge", endpoint: "Endpoint", subscription: "Subscription", tap: "Tap", front: "Front", replay: "Replay", dead_letters: "Dead letters", ledger: "Ledger" },
     waiting: "Waiting", messages: "messages", perSecondHour: "a second, in the last hour", more: "There is more than is shown here.",
-    none: "none yet", allWell: "all run", notWell: (count) => `${count} not running`, allTaken: "all well", notTaken: (count) => `${count} without a consumer`, bridged: "Bridged", perSecond: "messages a second",
+    none: "none yet", unread: "being read", allWell: "all run", notWell: (count) => `${count} not running`, allTaken: "all well", notTaken: (count) => `${count} without a consumer`, bridged: "Bridged", perSecond: "messages a second",
     hours: "The last 24 hours", published: "Published", delivered: "Delivered", forwarded: "Forwarded by bridges", failures: "Went wrong",
     nothingYet: "Nothing of the last 24 hours is counted yet.",
   },

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from time import time_ns
@@ -12,6 +13,7 @@ import pytest
 
 from gateway.amqp.message import Message
 from gateway.api.app import Api
+from gateway.api.resources import overview
 from gateway.config import ApiKeySettings, HttpSettings
 from gateway.core.topology import QUEUE
 from gateway.errors import LedgerUnavailable
@@ -157,6 +159,18 @@ async def test_queues_with_messages_that_nobody_consumes(ask: Asked, house: Hous
     }
     consumer = [each for each in (await ask("consumer"))["troubles"] if each["kind"] == "queue"]
     assert consumer == [], "subscribe: does not allow to look at a queue"
+
+
+async def test_queues_whose_list_is_being_read(ask: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overview, "QUEUES_WAIT", 0.0)
+    found = await ask()
+    (queues,) = [each for each in found["kinds"] if each["kind"] == "queue"]
+    assert (queues["count"], queues["more"], found["more"]) == (0, True, True)
+    async with asyncio.timeout(20):
+        while found["more"]:
+            await asyncio.sleep(0.01)
+            found = await ask()
+    assert counts(found)["queue"] == (1, 1)
 
 
 async def test_a_pulled_queue_says_by_whom(ask: Asked, house: House) -> None:

@@ -6,7 +6,7 @@ import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from tests.console.conftest import BROKER, Open, Served, key_of
 
@@ -95,6 +95,25 @@ def test_numbers_that_stopped_say_so(open_console: Open) -> None:
     page.unroute("**/v1/brokers?*")
     page.locator(".stale-note button").click()
     expect(page.locator(".liveness")).to_have_text("Live")
+
+
+def test_a_list_of_queues_that_is_being_read_is_not_called_empty(open_console: Open) -> None:
+    def unread(route: Route) -> None:
+        answer = route.fetch()
+        found = answer.json()
+        (queues,) = [each for each in found["kinds"] if each["kind"] == "queue"]
+        queues |= {"count": 0, "well": 0, "more": True}
+        route.fulfill(response=answer, json=found)
+
+    page = open_console("brokers")
+    page.route("**/v1/overview", unread)
+    page.goto(page.url.partition("#")[0] + "#/")
+    tile = page.locator(".tile", has_text="Queues")
+    expect(tile).to_contain_text("0+")
+    expect(tile).to_contain_text("being read")
+    page.unroute("**/v1/overview")
+    expect(tile).not_to_contain_text("being read", timeout=15_000)
+    expect(page.locator("main h2")).to_have_text("The last 24 hours")
 
 
 def test_events_come_by_themselves(open_console: Open, served: Served) -> None:

@@ -45,8 +45,8 @@ QUEUES_MAX: Final = 20
 """Most queues that are named; those with most messages."""
 QUEUES_KEPT: Final = 15.0
 """How old a broker's list of queues may be that is not read again, in seconds."""
-QUEUES_WAIT: Final = 0.5
-"""How long a broker's list of queues is waited for, in seconds."""
+QUEUES_WAIT: Final = 0.25
+"""How long a broker's list of queues is waited for, in seconds. Without a list there are more queues than are known."""
 HEADS_MAX: Final = 20
 """Of how many subscriptions the oldest message is looked at."""
 TRIES: Final = 2
@@ -250,7 +250,8 @@ async def _queues(call: Call) -> Part:
         path = f"/v1/brokers/{quote(broker, safe='')}/queues/{quote(queue, safe='', errors='surrogateescape')}"
         reason = f"{wait} at the broker {broker}, and nobody consumes the queue.{hint}"
         troubles.append(_trouble("queue", printable(queue), "idle", "no_consumer", reason, "notice", path=path))
-    summary = KindCount(kind="queue", count=count, well=count - len(idle), more=False, path="/v1/queues")
+    unread = any(each.as_of is None for each in lists)
+    summary = KindCount(kind="queue", count=count, well=count - len(idle), more=unread, path="/v1/queues")
     return Part(summary, troubles, [], unnamed=len(idle) > len(named))
 
 
