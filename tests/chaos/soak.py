@@ -312,7 +312,9 @@ async def _real(context: Context) -> Figures:
         problems=list(verdict.problems),
     )
     figures.must(more <= 10, f"{more} files more are open at the end")
-    if slope is not None and slope.minutes >= ENOUGH:
+    if slope is None or slope.minutes < ENOUGH:
+        figures.must(False, f"the memory was watched too short: {ENOUGH:g} minutes without the first of each life tell")
+    else:
         figures.must(slope.an_hour < 1e6, f"memory grows by {slope.an_hour:,.0f} bytes an hour")
     return figures
 
