@@ -196,7 +196,7 @@ def _return_risk(row: QueueRow, item: Any) -> str:
 
 
 def row_of(item: Any, vhost: str) -> QueueRow | None:
-    """A queue of an answer, whatever its members are; None: it has no name."""
+    """A queue of an answer, with members of any type; None: it has no name."""
     name = name_of(member(item, "name"))
     if not name:
         return None

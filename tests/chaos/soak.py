@@ -1,8 +1,8 @@
 """F34: a load for hours, and one fault a minute.
 
 The quick form is under a clock that is given: what is pushed to an endpoint, while ledger, endpoint and channel fail in
-turn. The full form is a day of that, and besides a gateway process on a real broker at half of the rate that it was
-found to take, for as many minutes as are given (``--minutes``); the table says how many these were. Whether its memory
+turn. The full form is a day of that. Besides, a gateway process works on a real broker, at half of the rate that it was
+found to take, for as many minutes as are given (``--minutes``). The table says how many these were. Whether its memory
 grows is judged over all runs with ``--keep`` together.
 """
 
