@@ -7,10 +7,13 @@ from contextlib import contextmanager
 from typing import Any, Final
 from unittest import mock
 
-from gateway.amqp.operations import Settlement
+from gateway.amqp.operations import Confirmed, Publish, Settlement
 from gateway.core.publishing import publisher, sending
 from gateway.core.sources import intake
 from gateway.core.sources.fetching import settle
+from gateway.front.channels import deliveries, recovery
+from gateway.front.channels.channel import FrontChannel
+from gateway.front.store import StoreLane
 from gateway.ledger import Ledger
 from gateway.ledger.pending.deliveries import DeliveryStore
 from gateway.ledger.pending.keys import KeyStatements
@@ -73,6 +76,36 @@ async def _nothing(*_: Any) -> None:
     """Do nothing."""
 
 
+def _confirm(channel: FrontChannel, request: Any) -> None:
+    if type(request) is Publish and channel.confirms and request.serial:
+        channel.client.tell(Confirmed(channel.number, request.serial, request.serial))
+
+
+def _confirm_before_the_broker(self: Any, request: Any) -> int:
+    serial = SEND(self, request)
+    _confirm(self, request)
+    return serial
+
+
+def _confirm_before_the_ledger(self: Any, channel: Any, request: Any, resent: bool) -> None:
+    STORE(self, channel, request, resent)
+    _confirm(channel, request)
+
+
+def _restore_without_publishes(channel: Any) -> None:
+    channel.sent.clear()
+    RESTORE(channel)
+
+
+def _hand_over_as_new(channel: Any, consumer: Any, operation: Any) -> None:
+    operation.redelivered = False
+    HAND_OVER(channel, consumer, operation)
+
+
+SEND: Final = FrontChannel.send
+STORE: Final = StoreLane.add
+RESTORE: Final = recovery.restore
+HAND_OVER: Final = deliveries.hand_over
 WRITE: Final = intake.IntakeBatch.write
 CLAIM: Final = DeliveryStore.claim
 KEEP: Final = TapBatch.write
@@ -94,6 +127,11 @@ DEFECTS: Final[Mapping[str, tuple[Any, str, Any]]] = {
     "an outcome counts although another process has the key": (KeyStatements, "settle", _lost_keys),
     "two ends of a key in one commit both count": (KeyStatements, "settle", _both_ends),
     "an outcome is recorded twice": (publisher.Publisher, "events", _twice),
+    "a front sends again without a mark": (recovery, "marked", lambda message: message),
+    "a front forgets what its broker has not confirmed": (recovery, "restore", _restore_without_publishes),
+    "a front confirms before its broker does": (FrontChannel, "send", _confirm_before_the_broker),
+    "a front confirms before its ledger has a publish": (StoreLane, "add", _confirm_before_the_ledger),
+    "a front hands out a repeat as new": (deliveries, "hand_over", _hand_over_as_new),
 }
 """What is wrong -> whose attribute is replaced, its name, and by what."""
 SEEDS: Final[Mapping[str, tuple[int, str]]] = {
@@ -110,6 +148,11 @@ SEEDS: Final[Mapping[str, tuple[int, str]]] = {
     "an outcome counts although another process has the key": (72, "impossible events"),
     "two ends of a key in one commit both count": (816, "impossible events"),
     "an outcome is recorded twice": (1, "impossible events"),
+    "a front sends again without a mark": (1767, "repeats without a mark"),
+    "a front forgets what its broker has not confirmed": (93, "has no outcome"),
+    "a front confirms before its broker does": (1155, "lost"),
+    "a front confirms before its ledger has a publish": (381, "lost"),
+    "a front hands out a repeat as new": (3, "repeats without a mark"),
 }
 """Defect -> the seed of the world that is tried first, and a word of the problem that it shows."""
 

@@ -12,6 +12,9 @@ from tests.simulation.worlds import Route
 RECEIVER_PORT: Final = 9_000
 SCHEDULE: Final = (0.0, 0.1, 0.3, *(1.0 for _ in range(60)))
 """When a message is pushed again, in seconds."""
+FRONT_PORT: Final = 3
+"""Of a front, above that of the HTTP API of its process."""
+FRONT_USER: Final = {"name": "guest", "password": "guest"}
 SECRETS: Final = "secrets.keys"
 CLUSTER_SECRET: Final = "cluster.key"
 """Files of keys."""
@@ -40,6 +43,11 @@ def configuration(scene: Scene, process: GatewayProcess) -> Any:
         settings[f"brokers.{name}.reconnect_min"] = 0.1
         settings[f"brokers.{name}.reconnect_max"] = 1.0
         settings[f"brokers.{name}.heartbeat"] = 4.0
+    if world.front is not None:
+        settings["fronts.front"] = {
+            "port": process.port + FRONT_PORT, "broker": world.front.broker, "users": [FRONT_USER],
+            "store": world.front.store, "record": world.front.record, "prefetch_max": 200 + scene.reloads % 2,
+        }  # fmt: skip
     for route in world.routes:
         settings |= _of_route(route, scene.reloads % 2, is_signed=world.rotates)
     return load(None, {}, settings)

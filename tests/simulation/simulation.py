@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.ledgers import sqlite_ledger
+from tests.simulation.amqp_clients import AmqpClients
 from tests.simulation.consumers import Consumers
 from tests.simulation.faults import Faults
 from tests.simulation.judge import Judge
@@ -63,6 +64,7 @@ class Simulation:
         self.scene = scene = Scene(world, _folder())
         self.consumers = Consumers(scene)
         self.producers = Producers(scene)
+        self.clients = AmqpClients(scene)
         chance = random.Random(f"receiver {world.seed}")
         self.receiver = Receiver(scene.loop, chance, world.clumsy, self.consumers.pushed, scene.note)
         self.rotations = Rotations(scene, self.receiver)
@@ -115,7 +117,7 @@ class Simulation:
         for process in scene.gateways:
             process.commits = 0
         scene.is_working = True
-        work = self.producers.start()
+        work = self.producers.start() + self.clients.start()
         self.consumers.start()
         faults = [scene.spawn(self.faults.do(fault), f"fault {fault.kind}") for fault in scene.world.faults]
         await asyncio.gather(*faults)
@@ -125,10 +127,12 @@ class Simulation:
         scene.note("world", "published")
         await self.judge.drain()
         await self.consumers.stop()
+        await self.clients.stop()
         for process in scene.gateways:
             await self.judge.stop(process)
         self.consumers.read_logs()
         self.judge.judge()
+        self.clients.judge()
 
     async def _start_brokers(self) -> None:
         scene = self.scene
@@ -137,6 +141,8 @@ class Simulation:
             broker = FarBroker(name, BROKER_PORT + number, scene.loop, scene.network, chance, scene.note)
             scene.brokers[name] = broker
             await broker.start()
+        if scene.world.front is not None:
+            scene.brokers[scene.world.front.broker].declare(scene.world.front.queue)
         for route in scene.world.routes:
             scene.brokers[route.broker].declare(route.name)
             if route.target:

@@ -11,6 +11,8 @@ ROTATIONS: Final = 11
 """In the world of every so manyth seed keys are rotated."""
 CLUSTER: Final = 12
 """The world of every so manyth seed has two processes of the gateway."""
+FRONTS: Final = 9
+"""In the world of every so manyth seed AMQP clients use a front of the gateway."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,26 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
+class Front:
+    """A front of the gateway, and its clients."""
+
+    broker: str
+    publishers: tuple[str, ...]
+    """Versions of those who publish."""
+    consumers: tuple[str, ...]
+    messages: int
+    """Of each publisher."""
+    window: int
+    """Most publishes of a client without an outcome."""
+    prefetch: int
+    store: str
+    """Which publishes go to the ledger."""
+    record: str
+    """Which messages have a timeline."""
+    queue: str = "front"
+
+
+@dataclass(frozen=True, slots=True)
 class World:
     """All of it."""
 
@@ -108,6 +130,7 @@ class World:
     settings: dict[str, Any] = field(default_factory=dict)
     gateways: int = 1
     """Processes of the gateway, which share the ledger."""
+    front: Front | None = None
 
     @property
     def rotates(self) -> bool:
@@ -126,6 +149,7 @@ class World:
         ]
         lines += [f"  {route}" for route in self.routes]
         lines += [f"  {publish}" for publish in self.publishes]
+        lines += [f"  {self.front}"] if self.front is not None else []
         lines += [f"  {fault}" for fault in self.faults]
         return "\n".join(lines)
 
@@ -160,7 +184,30 @@ def draw(seed: int) -> World:
     world = replace(world, routes=tuple(routes), publishes=publishes, faults=faults)
     if seed % CLUSTER == 0:
         world = _with_another_gateway(world)
+    elif seed % FRONTS == 3:
+        world = _with_front(world)
     return _with_rotations(world) if seed % ROTATIONS == 2 else world
+
+
+def _with_front(world: World) -> World:
+    """The same with a front and its clients, whose connections may be cut, too."""
+    rng = random.Random(f"front of world {world.seed}")
+    front = Front(
+        broker=rng.choice(sorted(world.brokers)),
+        publishers=tuple(rng.choice(VERSIONS) for _ in range(rng.choice((1, 2, 3)))),
+        consumers=tuple(rng.choice(VERSIONS) for _ in range(rng.choice((1, 2)))),
+        messages=rng.randint(3, 12),
+        window=rng.choice((1, 3, 20)),
+        prefetch=rng.choice((1, 3, 50)),
+        store=rng.choice(("never", "never", "when-down", "when-down", "always")),
+        record=rng.choice(("none", "none", "publish", "all")),
+    )
+    faults = list(world.faults)
+    if rng.random() < 0.3:
+        sender, receiver = rng.sample(("world", "gateway"), 2)
+        octets = rng.randrange(1, rng.choice((400, 3_000)))
+        faults.append(Fault(round(rng.random() * 0.6, 4), "cut", sender, receiver, octets))
+    return replace(world, front=front, faults=tuple(faults))
 
 
 def _with_another_gateway(world: World) -> World:

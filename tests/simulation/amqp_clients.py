@@ -1,0 +1,211 @@
+"""Clients of a front in a world, in any version: they publish to it, and consume from it.
+
+A client publishes each message once. What had no outcome when its connection was lost is unknown, so that every copy
+that comes is the gateway's or the broker's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Final
+from uuid import UUID
+
+from tests.faults.checker import Outcome, Reception, Settled
+from tests.faults.fronts.clients import Arrived, Content, LinkConnection, Lost
+from tests.simulation.scene import Scene
+from tests.simulation.settings import FRONT_PORT
+
+AGAIN: Final = 0.1
+"""Pause before a client connects again, in seconds."""
+LOOK: Final = 0.2
+"""How often a client that waits looks whether its connection is over, in seconds."""
+PATIENCE: Final = 120.0
+"""How long a publish may wait for its outcome while its connection lasts, in seconds."""
+ENDS: Final = frozenset({"kill", "kill at commit", "rotate secrets", "rotate ack ids"})
+"""Faults that end a process of the gateway, which its clients notice."""
+
+
+class AmqpClients:
+    """All clients of the fronts of a world."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
+        self.breaks: list[str] = []
+        """Why clients have lost connections."""
+        self._drained = False
+        self._consumers: list[asyncio.Task[None]] = []
+
+    def start(self) -> list[asyncio.Task[None]]:
+        """Have all of them begin. Returns the publishers."""
+        front, spawn = self.scene.world.front, self.scene.spawn
+        if front is None:
+            return []
+        self._consumers = [
+            spawn(self._consume(number, version), f"AMQP consumer {number}")
+            for number, version in enumerate(front.consumers)
+        ]
+        return [
+            spawn(self._publish(number, version), f"AMQP publisher {number}")
+            for number, version in enumerate(front.publishers)
+        ]
+
+    async def stop(self) -> None:
+        """End the consumers: nothing is left to receive."""
+        self._drained = True
+        if self._consumers:
+            await asyncio.wait(self._consumers)
+
+    def judge(self) -> None:
+        """No connection of a client may end while its gateway lives."""
+        is_hurt = any(fault.kind in ENDS or "world" in (fault.target, fault.other) for fault in self.scene.world.faults)
+        if self.breaks and not is_hurt:
+            self.scene.problem("clients of the front have lost their connection", *self.breaks)
+
+    async def _connect(self, version: str, number: int) -> LinkConnection:
+        """A connection, as soon as there is one to be had."""
+        gateways = self.scene.gateways
+        while True:
+            made = LinkConnection(gateways[number % len(gateways)].port + FRONT_PORT, version)
+            with suppress(Lost):
+                await made.open()
+                return made
+            await asyncio.sleep(AGAIN)
+
+    # ------------------------------------------------------------------------------------------- publishers
+
+    async def _publish(self, number: int, version: str) -> None:
+        scene, front = self.scene, self.scene.world.front
+        assert front is not None
+        chance = random.Random(f"{scene.world.seed} AMQP publisher {number}")
+        in_flight: dict[int, str] = {}
+        connection: LinkConnection | None = None
+
+        def outcome(serials: Iterable[int], is_taken: bool) -> None:
+            for serial in serials:
+                id = in_flight.pop(serial, None)
+                if id is not None:
+                    scene.note("amqp", "confirmed" if is_taken else "refused", id)
+                    scene.history.answer(id, Outcome.ACKNOWLEDGED if is_taken else Outcome.NOT_TAKEN)
+
+        def lose() -> None:
+            assert connection is not None
+            scene.note("amqp", "publisher", number, "has lost its connection:", connection.why)
+            self.breaks.append(connection.why)
+            for id in in_flight.values():
+                scene.history.answer(id, Outcome.UNKNOWN)
+            in_flight.clear()
+
+        for index in range(front.messages):
+            await asyncio.sleep(chance.choice((0.0, 0.0, 0.02, 0.2)) * chance.random())
+            while True:
+                if connection is None or connection.over.is_set():
+                    if connection is not None:
+                        lose()
+                    connection = await self._connect(version, number)
+                    try:
+                        await connection.begin_publishing(outcome)
+                    except Lost:
+                        await asyncio.sleep(0)
+                        continue
+                if len(in_flight) < front.window:
+                    break
+                await self._wait(in_flight, connection, front.window)
+            id = str(UUID(int=(number << 32) + index))
+            content = Content(id, f"{id} ".ljust(chance.choice((40, 200, 5_000)), "x").encode(), index)
+            scene.note("amqp", "publish", id)
+            scene.history.attempt(id, content.digest)
+            try:
+                in_flight[connection.publish(front.queue, content)] = id
+            except Lost:
+                scene.history.answer(id, Outcome.UNKNOWN)
+        if connection is not None:
+            await self._wait(in_flight, connection, 1)
+            if connection.over.is_set():
+                lose()
+            else:
+                await connection.close()
+
+    async def _wait(self, in_flight: dict[int, str], connection: LinkConnection, room: int) -> None:
+        """Wait until less than ``room`` publishes have no outcome, or the connection is over."""
+        until = self.scene.loop.now + PATIENCE
+        while len(in_flight) >= room and not connection.over.is_set():
+            if self.scene.loop.now > until:
+                self.scene.problem("a publish to the front has no outcome", *in_flight.values())
+                for id in in_flight.values():
+                    self.scene.history.answer(id, Outcome.UNKNOWN)
+                in_flight.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(connection.over.wait(), LOOK)
+
+    # ------------------------------------------------------------------------------------------- consumers
+
+    async def _consume(self, number: int, version: str) -> None:
+        scene, front = self.scene, self.scene.world.front
+        assert front is not None
+        chance = random.Random(f"{scene.world.seed} AMQP consumer {number}")
+        given_back: set[str] = set()
+        while not self._drained:
+            waiting: deque[tuple[Arrived, Reception]] = deque()
+            came = asyncio.Event()
+
+            def arrived(
+                delivery: Arrived,
+                waiting: deque[tuple[Arrived, Reception]] = waiting,
+                came: asyncio.Event = came,
+            ) -> None:
+                marks = [name for name in ("redelivered", "resent") if getattr(delivery, name)]
+                scene.note("amqp", "receive", delivery.id, "by", number, *marks)
+                reception = Reception(
+                    delivery.id, delivery.digest, redelivered=delivery.redelivered, resent=delivery.resent,
+                    since=scene.loop.now,
+                )  # fmt: skip
+                scene.history.receive(reception)
+                waiting.append((delivery, reception))
+                came.set()
+
+            made = await self._connect(version, number)
+            try:
+                await made.consume(front.queue, front.prefetch, arrived)
+                while not (made.over.is_set() or self._drained):
+                    came.clear()
+                    if not waiting:
+                        with suppress(TimeoutError):
+                            await asyncio.wait_for(came.wait(), LOOK)
+                        continue
+                    await asyncio.sleep(chance.choice((0.0, 0.001, 0.05)) * chance.random())
+                    if not made.over.is_set():
+                        self._settle(made, waiting, chance, given_back)
+            except Lost:
+                await asyncio.sleep(0)
+            if self._drained and not made.over.is_set():
+                await made.close()
+            else:
+                scene.note("amqp", "consumer", number, "has lost its connection:", made.why)
+                self.breaks.append(made.why or "lost while it began to consume")
+
+    def _settle(
+        self,
+        made: LinkConnection,
+        waiting: deque[tuple[Arrived, Reception]],
+        chance: random.Random,
+        given_back: set[str],
+    ) -> None:
+        """Settle what has come: one, or all at once; or give one back. Raises Lost."""
+        delivery, reception = waiting[0]
+        if delivery.id not in given_back and chance.random() < 0.1:
+            given_back.add(delivery.id)
+            made.release(delivery.number)
+            reception.settled = Settled.RELEASED
+            waiting.popleft()
+        elif chance.random() < 0.3:
+            made.accept(waiting[-1][0].number, multiple=True)
+            while waiting:
+                waiting.popleft()[1].settled = Settled.UNCLEAR
+        else:
+            made.accept(delivery.number)
+            reception.settled = Settled.UNCLEAR
+            waiting.popleft()
