@@ -64,6 +64,25 @@ class AmqpClients:
         is_hurt = any(fault.kind in ENDS or "world" in (fault.target, fault.other) for fault in self.scene.world.faults)
         if self.breaks and not is_hurt:
             self.scene.problem("clients of the front have lost their connection", *self.breaks)
+        if not is_hurt:
+            self._judge_order()
+
+    def _judge_order(self) -> None:
+        """What a client has published comes to the broker in its order, unless the broker forgets some of it."""
+        scene, front = self.scene, self.scene.world.front
+        if front is None or any(fault.kind.startswith("crash") for fault in scene.world.faults):
+            return
+        newest: dict[int, int] = {}
+        seen: set[int] = set()
+        for envelope in scene.brokers[front.broker].entered:
+            if envelope.routing_key != front.queue:
+                continue
+            number = UUID(str(envelope.message.properties.message_id)).int
+            client, index = number >> 32, number & 0xFFFFFFFF
+            if number not in seen and index < newest.get(client, -1):
+                scene.problem("published before another, and came to the broker behind it", UUID(int=number))
+            seen.add(number)
+            newest[client] = max(newest.get(client, -1), index)
 
     async def _connect(self, version: str, number: int) -> LinkConnection:
         """A connection, as soon as there is one to be had."""

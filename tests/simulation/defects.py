@@ -131,6 +131,7 @@ DEFECTS: Final[Mapping[str, tuple[Any, str, Any]]] = {
     "a front forgets what its broker has not confirmed": (recovery, "restore", _restore_without_publishes),
     "a front confirms before its broker does": (FrontChannel, "send", _confirm_before_the_broker),
     "a front confirms before its ledger has a publish": (StoreLane, "add", _confirm_before_the_ledger),
+    "a front lets newer publishes pass stored ones": (StoreLane, "may_pass", lambda self, client: True),
     "a front hands out a repeat as new": (deliveries, "hand_over", _hand_over_as_new),
 }
 """What is wrong -> whose attribute is replaced, its name, and by what."""
@@ -152,6 +153,7 @@ SEEDS: Final[Mapping[str, tuple[int, str]]] = {
     "a front forgets what its broker has not confirmed": (93, "has no outcome"),
     "a front confirms before its broker does": (1155, "lost"),
     "a front confirms before its ledger has a publish": (381, "lost"),
+    "a front lets newer publishes pass stored ones": (1290, "came to the broker behind it"),
     "a front hands out a repeat as new": (3, "repeats without a mark"),
 }
 """Defect -> the seed of the world that is tried first, and a word of the problem that it shows."""
