@@ -25,6 +25,8 @@ LOOK: Final = 0.2
 """How often a client that waits looks whether its connection is over, in seconds."""
 PATIENCE: Final = 120.0
 """How long a publish may wait for its outcome while its connection lasts, in seconds."""
+IN_TRANSACTION: Final = "within a transaction"
+"""What a client hears whose broker was lost before its commit."""
 ENDS: Final = frozenset({"kill", "kill at commit", "rotate secrets", "rotate ack ids"})
 """Faults that end a process of the gateway, which its clients notice."""
 
@@ -48,9 +50,17 @@ class AmqpClients:
             spawn(self._consume(number, version), f"AMQP consumer {number}")
             for number, version in enumerate(front.consumers)
         ]
-        return [
+        self._consumers += [
+            spawn(self._fetch(number, version), f"AMQP fetcher {number}")
+            for number, version in enumerate(front.fetchers, len(front.consumers))
+        ]
+        publishers = [
             spawn(self._publish(number, version), f"AMQP publisher {number}")
             for number, version in enumerate(front.publishers)
+        ]
+        return publishers + [
+            spawn(self._publish_in_transactions(number, version), f"transacted AMQP publisher {number}")
+            for number, version in enumerate(front.transacted, len(front.publishers))
         ]
 
     async def stop(self) -> None:
@@ -133,20 +143,59 @@ class AmqpClients:
                 if len(in_flight) < front.window:
                     break
                 await self._wait(in_flight, connection, front.window)
-            id = str(UUID(int=(number << 32) + index))
-            content = Content(id, f"{id} ".ljust(chance.choice((40, 200, 5_000)), "x").encode(), index)
-            scene.note("amqp", "publish", id)
-            scene.history.attempt(id, content.digest)
+            content = self._content(number, index, chance)
             try:
-                in_flight[connection.publish(front.queue, content)] = id
+                in_flight[connection.publish(front.queue, content)] = content.id
             except Lost:
-                scene.history.answer(id, Outcome.UNKNOWN)
+                scene.history.answer(content.id, Outcome.UNKNOWN)
         if connection is not None:
             await self._wait(in_flight, connection, 1)
             if connection.over.is_set():
                 lose()
             else:
                 await connection.close()
+
+    def _content(self, number: int, index: int, chance: random.Random) -> Content:
+        """A message, which the history knows from now on."""
+        id = str(UUID(int=(number << 32) + index))
+        content = Content(id, f"{id} ".ljust(chance.choice((40, 200, 5_000)), "x").encode(), index)
+        self.scene.note("amqp", "publish", id)
+        self.scene.history.attempt(id, content.digest)
+        return content
+
+    async def _publish_in_transactions(self, number: int, version: str) -> None:
+        """Some messages in each transaction, of which some are rolled back."""
+        scene, front = self.scene, self.scene.world.front
+        assert front is not None
+        chance = random.Random(f"{scene.world.seed} transacted AMQP publisher {number}")
+        connection: LinkConnection | None = None
+        index = 0
+        while index < front.messages:
+            await asyncio.sleep(chance.choice((0.0, 0.02, 0.2)) * chance.random())
+            under_way: list[str] = []
+            commits, many = chance.random() < 0.8, chance.randint(1, 4)
+            outcome = Outcome.UNKNOWN
+            try:
+                if connection is None:
+                    connection = await self._connect(version, number)
+                    await connection.begin_transactions()
+                for content in [self._content(number, index + place, chance) for place in range(many)]:
+                    under_way.append(content.id)
+                    connection.publish(front.queue, content)
+                await connection.end_transaction(commits)
+                outcome = Outcome.ACKNOWLEDGED if commits else Outcome.NOT_TAKEN
+            except Lost as error:
+                if IN_TRANSACTION not in str(error):
+                    self.breaks.append(str(error))
+                if connection is not None:
+                    await connection.close()
+                connection = None
+            scene.note("amqp", "commit" if commits else "roll back", outcome.name, *under_way)
+            for id in under_way:
+                scene.history.answer(id, outcome)
+            index += many
+        if connection is not None:
+            await connection.close()
 
     async def _wait(self, in_flight: dict[int, str], connection: LinkConnection, room: int) -> None:
         """Wait until less than ``room`` publishes have no outcome, or the connection is over."""
@@ -176,14 +225,7 @@ class AmqpClients:
                 waiting: deque[tuple[Arrived, Reception]] = waiting,
                 came: asyncio.Event = came,
             ) -> None:
-                marks = [name for name in ("redelivered", "resent") if getattr(delivery, name)]
-                scene.note("amqp", "receive", delivery.id, "by", number, *marks)
-                reception = Reception(
-                    delivery.id, delivery.digest, redelivered=delivery.redelivered, resent=delivery.resent,
-                    since=scene.loop.now,
-                )  # fmt: skip
-                scene.history.receive(reception)
-                waiting.append((delivery, reception))
+                waiting.append((delivery, self._received(delivery, number)))
                 came.set()
 
             made = await self._connect(version, number)
@@ -205,6 +247,34 @@ class AmqpClients:
             else:
                 scene.note("amqp", "consumer", number, "has lost its connection:", made.why)
                 self.breaks.append(made.why or "lost while it began to consume")
+
+    async def _fetch(self, number: int, version: str) -> None:
+        scene, front = self.scene, self.scene.world.front
+        assert front is not None
+        chance = random.Random(f"{scene.world.seed} AMQP fetcher {number}")
+        given_back: set[str] = set()
+        while not self._drained:
+            made = await self._connect(version, number)
+            try:
+                while not self._drained:
+                    delivery = await made.get(front.queue)
+                    await asyncio.sleep(chance.choice((0.001, 0.05)) if delivery else LOOK)
+                    if delivery is not None:
+                        waiting = deque([(delivery, self._received(delivery, number))])
+                        self._settle(made, waiting, chance, given_back)
+            except Lost as error:
+                self.breaks.append(str(error))
+            await made.close()
+
+    def _received(self, delivery: Arrived, number: int) -> Reception:
+        """A message has come, of which the history knows from now on."""
+        marks = [name for name in ("redelivered", "resent") if getattr(delivery, name)]
+        self.scene.note("amqp", "receive", delivery.id, "by", number, *marks)
+        reception = Reception(
+            delivery.id, delivery.digest, redelivered=delivery.redelivered, resent=delivery.resent,
+            since=self.scene.loop.now,
+        )  # fmt: skip
+        return self.scene.history.receive(reception)
 
     def _settle(
         self,

@@ -105,6 +105,10 @@ class Front:
     """Which publishes go to the ledger."""
     record: str
     """Which messages have a timeline."""
+    transacted: tuple[str, ...] = ()
+    """Versions of those who publish in transactions."""
+    fetchers: tuple[str, ...] = ()
+    """Versions of those who fetch single messages."""
     queue: str = "front"
 
 
@@ -203,6 +207,11 @@ def _with_front(world: World) -> World:
         record=rng.choice(("none", "none", "publish", "all")),
     )
     faults = list(world.faults)
+    more = random.Random(f"more of the front of world {world.seed}")
+    if more.random() < 0.3:
+        front = replace(front, transacted=(more.choice(VERSIONS),))
+    if more.random() < 0.3:
+        front = replace(front, fetchers=(more.choice(VERSIONS),))
     if rng.random() < 0.3:
         sender, receiver = rng.sample(("world", "gateway"), 2)
         octets = rng.randrange(1, rng.choice((400, 3_000)))

@@ -285,18 +285,19 @@ class LinkConnection:
         except GatewayError as error:
             raise Lost(str(error)) from None
 
-    async def _ask(self, request: operations.Request) -> None:
+    async def ask(self, request: operations.Request) -> operations.Outcome:
+        """The outcome of a request. Raises Lost."""
         try:
-            await self._channel.request(request)
+            return await self._channel.request(request)
         except GatewayError as error:
             raise Lost(str(error)) from None
 
     async def declare(self, queue: str, durable: bool) -> None:
-        await self._ask(operations.DeclareQueue(self._channel.number, queue, durable=durable))
+        await self.ask(operations.DeclareQueue(self._channel.number, queue, durable=durable))
 
     async def begin_publishing(self, outcome: Callable[[Iterable[int], bool], None]) -> None:
         self.outcome = outcome
-        await self._ask(operations.SelectConfirm(self._channel.number))
+        await self.ask(operations.SelectConfirm(self._channel.number))
 
     def publish(self, queue: str, content: Content) -> int:
         properties = Properties(
@@ -309,11 +310,15 @@ class LinkConnection:
 
     async def consume(self, queue: str, prefetch: int, arrived: Callable[[Arrived], None]) -> None:
         self._arrived = arrived
-        await self._ask(operations.Qos(self._channel.number, prefetch))
-        await self._ask(operations.Consume(self._channel.number, queue, "consumer"))
+        await self.ask(operations.Qos(self._channel.number, prefetch))
+        await self.ask(operations.Consume(self._channel.number, queue, "consumer"))
 
     def delivered(self, operation: operations.Deliver) -> None:
         """A message has come."""
+        self._arrived(self.seen(operation))
+
+    def seen(self, operation: operations.Deliver | operations.Got) -> Arrived:
+        """A message as the runs look at it."""
         message = operation.message
         properties = message.properties
         seen = content_digest(
@@ -322,7 +327,21 @@ class LinkConnection:
         )  # fmt: skip
         resent = "resent" in raw_annotations(message)
         id = str(properties.message_id or "")
-        self._arrived(Arrived(operation.delivery, id, seen, operation.redelivered, resent))
+        return Arrived(operation.delivery, id, seen, operation.redelivered, resent)
+
+    async def get(self, queue: str) -> Arrived | None:
+        """Fetch a message; None: there is none. Raises Lost."""
+        found = await self.ask(operations.Get(self._channel.number, queue))
+        return self.seen(found) if isinstance(found, operations.Got) else None
+
+    async def begin_transactions(self) -> None:
+        """Have publishes and settlements count from the next commit on. Raises Lost."""
+        await self.ask(operations.TxSelect(self._channel.number))
+
+    async def end_transaction(self, commit: bool) -> None:
+        """Commit, or roll back. Raises Lost: nobody knows whether it did."""
+        number = self._channel.number
+        await self.ask(operations.TxCommit(number) if commit else operations.TxRollback(number))
 
     def accept(self, number: int, multiple: bool = False) -> None:
         first = 0 if multiple else number
