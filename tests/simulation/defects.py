@@ -153,7 +153,7 @@ SEEDS: Final[Mapping[str, tuple[int, str]]] = {
     "a front forgets what its broker has not confirmed": (93, "has no outcome"),
     "a front confirms before its broker does": (1155, "lost"),
     "a front confirms before its ledger has a publish": (381, "lost"),
-    "a front lets newer publishes pass stored ones": (1290, "came to the broker behind it"),
+    "a front lets newer publishes pass stored ones": (2118, "came to the broker behind it"),
     "a front hands out a repeat as new": (3, "repeats without a mark"),
 }
 """Defect -> the seed of the world that is tried first, and a word of the problem that it shows."""
