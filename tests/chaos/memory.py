@@ -82,6 +82,11 @@ class Watch:
         best = max(self.samples.values(), key=lambda each: each[-1].at - each[0].at)
         return best[len(best) // 10 :]
 
+    @property
+    def newest(self) -> int:
+        """The memory of the process that was looked at last, in bytes."""
+        return max((samples[-1] for samples in self.samples.values()), default=Sample(0.0, 0, 0)).octets
+
     def lives(self, code: str) -> list[Life]:
         """Those that were long enough to tell something."""
         return [life for samples in self.samples.values() if (life := _life(samples, code)).counted]

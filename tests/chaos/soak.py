@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
@@ -254,6 +255,8 @@ async def _real(context: Context) -> Figures:
         soak.ledger = place
         watch, before, commit = Watch(), load(LIVES), code()
         happened: Counter[str] = Counter()
+        deck: list[Fault] = []
+        """Each kind comes once before one comes again, so that the minutes that do not count have seen all."""
 
         async def sample() -> None:
             while True:
@@ -270,11 +273,14 @@ async def _real(context: Context) -> Figures:
             number = 0
             while soak.load.producing and number < minutes:
                 number += 1
+                if not deck:
+                    deck = rng.sample(MILD, len(MILD))
                 hard = number <= min(minutes / 3, HARD_MINUTES)
-                fault = rng.choice((*MILD, *HARD) if hard else MILD)
+                fault = rng.choice((*MILD, *HARD)) if hard else deck.pop()
                 happened[fault.__name__.strip("_")] += 1
                 await fault(soak)
                 await soak.settle_down(20, within=90)
+                print(f"  {number}: {fault.__name__}, {watch.newest / 1e6:.1f} MB", file=sys.stderr, flush=True)
                 await asyncio.sleep(max(0.0, began + number * MINUTE - time.monotonic()))
             soak.load.enough()  # what was held up by faults is not made up for
             verdict = await soak.finish(300)

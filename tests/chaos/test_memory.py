@@ -56,6 +56,8 @@ def test_a_watch_tells_the_lives_that_were_long_enough() -> None:
     ((sample,),) = watch.samples.values()
     assert sample.octets > 1_000_000
     assert sample.files > 2
+    assert watch.newest == sample.octets
+    assert Watch().newest == 0
     watch.samples = {
         1: [Sample(second, 100, 9) for second in range(0, 1_900, 2)],
         2: [Sample(second, 50 + second % 60, 9) for second in range(0, 1_300, 2)],
