@@ -8,13 +8,16 @@ import os
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
+from itertools import count, islice
 
 from tests.simulation.defects import SEEDS, planted
 from tests.simulation.scene import Result
 from tests.simulation.shrinking import shrink
 from tests.simulation.simulation import simulate
-from tests.simulation.worlds import draw
+from tests.simulation.undoing import VARIABLE, is_in_place
+from tests.simulation.worlds import KINDS, World, draw
 
 WORLDS_PER_DEFECT = 600
 """So many worlds are tried for a planted defect. The first one shows it until a change makes its steps others."""
@@ -22,7 +25,9 @@ WORLDS_PER_DEFECT = 600
 
 def show(result: Result, options: argparse.Namespace) -> None:
     """Print what failed: the problems, the smallest world that still fails, its trace, and how to see it again."""
-    seed, defect = result.world.seed, f" --defect '{options.defect}'" if options.defect else ""
+    seed = result.world.seed
+    defect = f" --defect '{options.defect}'" if options.defect else ""
+    defect += f" --mutation '{options.mutation}'" if options.mutation else ""
     print(f"FAILED seed {seed}", *result.problems, sep="\n  - ")
     if options.shrink and not options.keep_going:
         small = shrink(result, simulate, options.shrink)
@@ -33,25 +38,35 @@ def show(result: Result, options: argparse.Namespace) -> None:
 
 def main() -> int:
     """Run what the arguments ask for. Return the exit code."""
-    if os.environ.get("PYTHONHASHSEED") != "0":
-        os.environ["PYTHONHASHSEED"] = "0"
-        os.execv(sys.executable, [sys.executable, "-m", "tests.simulation", *sys.argv[1:]])
     parser = argparse.ArgumentParser("python -m tests.simulation")
     parser.add_argument("--seed", type=int, help="run this world, and print its trace")
     parser.add_argument("--worlds", type=int, default=100)
     parser.add_argument("--first", type=int, default=1)
+    parser.add_argument("--kind", default="", choices=KINDS, help="run only worlds of this kind, see worlds.py")
     parser.add_argument("--seeds", type=int, nargs="+", help="run these worlds instead")
     parser.add_argument("--seconds", type=float, default=1e9)
+    parser.add_argument("--cpu-seconds", type=float, default=1e9, help="run worlds until this much CPU is used")
     parser.add_argument("--keep-going", action="store_true", help="run on after a failure")
     parser.add_argument("--defect", default="", help="plant a defect, see tests/simulation/defects.py")
+    parser.add_argument("--mutation", default="", help="run mutated code, see tests/simulation/mutations.py")
     parser.add_argument("--fingerprints", action="store_true", help="print a digest of each world's trace")
     parser.add_argument("--defects", action="store_true", help="plant each defect, and run worlds until one shows it")
     parser.add_argument("--shrink", type=float, default=60.0, help="seconds for making a world that failed smaller")
     options = parser.parse_args()
+    begin_with({"PYTHONHASHSEED": "0", VARIABLE: options.mutation})
+    if options.mutation and not is_in_place(options.mutation):
+        parser.error(f"--mutation {options.mutation!r}: no world imports the module that it changes")
     if options.defects:
         return plant(options)
     with planted(options.defect) if options.defect else nullcontext():
         return run(options)
+
+
+def begin_with(environ: Mapping[str, str]) -> None:
+    """Have these environment variables from the start of the process, which begins again where they differ."""
+    if any(os.environ.get(name, "") != value for name, value in environ.items()):
+        os.environ.update(environ)
+        os.execv(sys.executable, [sys.executable, "-m", "tests.simulation", *sys.argv[1:]])
 
 
 def plant(options: argparse.Namespace) -> int:
@@ -71,6 +86,14 @@ def plant(options: argparse.Namespace) -> int:
     return 1 if missed else 0
 
 
+def worlds_of(options: argparse.Namespace) -> Iterator[World]:
+    """Yield the worlds that the arguments ask for; without seeds they have no end."""
+    for seed in options.seeds or count(options.first):
+        world = draw(seed)
+        if KINDS[options.kind](world):
+            yield world
+
+
 def run(options: argparse.Namespace) -> int:
     """Run worlds. Return the exit code."""
     if options.seed is not None:
@@ -81,11 +104,12 @@ def run(options: argparse.Namespace) -> int:
             show(result, options)
         return 1 if result.problems else 0
     used = time.process_time()
-    began, counts, failed, count = time.monotonic(), Counter[str](), [], 0
+    began, counts, failed, done = time.monotonic(), Counter[str](), list[int](), 0
     traces = hashlib.sha256()
-    for seed in options.seeds or range(options.first, options.first + options.worlds):
-        result = simulate(draw(seed))
-        count += 1
+    for world in islice(worlds_of(options), options.worlds):
+        seed = world.seed
+        result = simulate(world)
+        done += 1
         counts += result.counts
         if options.fingerprints:
             print(f"seed {seed} {result.fingerprint}")
@@ -95,11 +119,12 @@ def run(options: argparse.Namespace) -> int:
             show(result, options)
             if not options.keep_going:
                 break
-        if time.monotonic() - began > options.seconds:
+        if time.monotonic() - began > options.seconds or time.process_time() - used > options.cpu_seconds:
             break
     seconds, cpu = time.monotonic() - began, time.process_time() - used
-    speed = f"{cpu:.1f} s of CPU: {count / cpu:.1f} a second of one core"
-    print(f"{count} worlds in {seconds:.1f} s, {speed}; failed: {failed or 'none'}")
+    speed = f"{cpu:.1f} s of CPU: {done / cpu:.1f} a second of one core"
+    print(f"{done} worlds in {seconds:.1f} s, {speed}; failed: {failed or 'none'}")
+    print(f"next seed {seed + 1}")
     print(f"traces {traces.hexdigest()[:16]}")
     print(", ".join(f"{name} {number}" for name, number in sorted(counts.items())))
     return 1 if failed else 0

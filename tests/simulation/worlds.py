@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -156,6 +157,22 @@ class World:
         lines += [f"  {self.front}"] if self.front is not None else []
         lines += [f"  {fault}" for fault in self.faults]
         return "\n".join(lines)
+
+
+KINDS: Final[Mapping[str, Callable[[World], bool]]] = {
+    "": lambda world: True,
+    "bridges": lambda world: any(route.target for route in world.routes),
+    "dtx": lambda world: any(route.acknowledge == "dtx" for route in world.routes),
+    "orders": lambda world: any(route.ordered for route in world.routes),
+    "processes": lambda world: world.gateways > 1,
+    "pushes": lambda world: any(route.push for route in world.routes),
+    "replays": lambda world: any(route.redrive for route in world.routes),
+    "retries": lambda world: any(route.reject and not route.redrive for route in world.routes),
+    "schedules": lambda world: any(publish.delay for publish in world.publishes),
+    "taps": lambda world: any(route.tap for route in world.routes),
+    "twins": lambda world: any(publish.twin for publish in world.publishes),
+}
+"""Kinds of worlds: name -> whether a world is of this kind. The empty name has all."""
 
 
 def draw(seed: int) -> World:
