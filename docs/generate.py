@@ -1058,6 +1058,41 @@ def trace_attributes() -> Iterator[str]:
     yield from table(("attribute", "meaning"), ((f"`{name}`", text) for name, text in trace_names.ATTRIBUTES.items()))
 
 
+WORLDS: Final = {
+    "": "",
+    "bridges": "bridges",
+    "dtx": "`dtx`",
+    "orders": "order keys",
+    "processes": "two processes",
+    "pushes": "pushes",
+    "replays": "replays",
+    "retries": "retries",
+    "schedules": "scheduled publishes",
+    "taps": "taps",
+    "twins": "ids used twice",
+}
+"""Kind of simulated worlds -> what they have."""
+
+
+def measured_mutations(*, fixes: bool) -> Iterator[str]:
+    """What simulated worlds have shown of mutations: undone fixes, or planted defects."""
+    results = json.loads((DOCS.parent / "tests/simulation/mutations.json").read_text(encoding="utf-8"))
+    chosen = {name: result for name, result in results.items() if bool(result["commit"]) is fixes}
+    found = [result for result in chosen.values() if result["seed"] is not None]
+    seconds = sum(result["seconds"] for result in found)
+    yield f"{len(found)} of {len(chosen)} were found, in {seconds:,.0f} s of CPU together."
+    yield ""
+    rows = []
+    for name, result in chosen.items():
+        has = " and ".join(WORLDS[kind] for kind in result["kind"].split(",") if kind)
+        worlds = f"{result['worlds']:,}" + f" with {has}" * bool(has)
+        commit = (f"`{result['commit']}`",) if fixes else ()
+        shown = (str(result["seed"]), result["problem"]) if result["seed"] is not None else ("", "not found")
+        rows.append((name, *commit, worlds, f"{result['seconds']:.0f}", *shown))
+    columns = ("mutation", *(("commit",) if fixes else ()), "worlds", "seconds", "seed", "what that world shows")
+    yield from table(columns, rows)
+
+
 TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
     "settings": settings,
     **{page: partial(settings, page) for page in SETTINGS},
@@ -1106,6 +1141,8 @@ TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
     "helm-values": helm_values,
     "licences": licences,
     "licences-taken": licences_taken,
+    "mutations-fixes": partial(measured_mutations, fixes=True),
+    "mutations-planted": partial(measured_mutations, fixes=False),
     "spark-write-options": lambda: spark_options(spark_options_module.WriteOptions),
 }
 """Name of the block -> what makes it."""

@@ -29,6 +29,7 @@ WORDS_MAX: Final = 70
 """Most characters of a problem that are kept."""
 _DONE: Final = re.compile(r"^([0-9]+) worlds in .*, ([0-9.]+) s of CPU: .*$", re.MULTILINE)
 _NEXT: Final = re.compile(r"^next seed ([0-9]+)$", re.MULTILINE)
+_NAMES: Final = re.compile(r" of [0-9a-f]{32}$")
 _FAILED: Final = re.compile(r"^FAILED seed ([0-9]+)\n  - (.*)$", re.MULTILINE)
 
 
@@ -51,7 +52,9 @@ def results() -> dict[str, dict[str, Any]]:
 
 def in_few_words(problem: str) -> str:
     """Return what a problem is, without the messages that show it."""
-    head = problem.split(" (", 1)[0]
+    head = _NAMES.sub("", problem.split(" (", 1)[0])
+    if " was handed out before " in head:
+        return "handed out before an earlier message of its key"
     if not problem.startswith(("a failure", "task ", "not drained")):
         head = head.split(": ", 1)[0]
     return head if len(head) <= WORDS_MAX else head[: WORDS_MAX - 1].rstrip() + "…"

@@ -33,7 +33,7 @@ class Mutation:
         return self.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
-_ALL: Final = (
+ALL: Final = (
     # ---------------------------------------------------------------------------------------- bridges
     Mutation(
         "a branch is not undone while its bridge is idle",
@@ -391,7 +391,7 @@ _ALL: Final = (
         "    if row.status == RUNNING and not row.alive:\n        return RunningRequest",
     ),
 )
-MUTATIONS: Final[Mapping[str, Mutation]] = {each.name: each for each in _ALL}
+MUTATIONS: Final[Mapping[str, Mutation]] = {each.name: each for each in ALL}
 """Name -> mutation."""
 DEFECT_KINDS: Final[Mapping[str, str]] = {
     "a branch is prepared before its confirms are there": "dtx",
@@ -410,3 +410,5 @@ FIXES: Final[Mapping[str, str]] = {
     "two ends of a key in one commit both count": "9e44572e",
 }
 """Defects of ``defects.py`` that undo a fix -> short hash of its commit."""
+UNFOUND: Final[Mapping[str, str]] = {}
+"""Mutations that no world has shown so far -> why, or what such a world would need."""
