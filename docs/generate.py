@@ -1086,6 +1086,7 @@ def measured_mutations(*, fixes: bool) -> Iterator[str]:
     for name, result in chosen.items():
         has = " and ".join(WORLDS[kind] for kind in result["kind"].split(",") if kind)
         worlds = f"{result['worlds']:,}" + f" with {has}" * bool(has)
+        worlds += f" from seed {result['first']}" * (result["first"] > 1)
         commit = (f"`{result['commit']}`",) if fixes else ()
         shown = (str(result["seed"]), result["problem"]) if result["seed"] is not None else ("", "not found")
         rows.append((name, *commit, worlds, f"{result['seconds']:.0f}", *shown))

@@ -34,13 +34,15 @@ _FAILED: Final = re.compile(r"^FAILED seed ([0-9]+)\n  - (.*)$", re.MULTILINE)
 
 
 def entries() -> dict[str, dict[str, Any]]:
-    """Return what is to be measured: name -> commit of the fix that is undone, and kind of its worlds."""
+    """Return what is to be measured: name -> commit of the fix, kind and first seed of its worlds."""
     found = {
-        name: {"commit": FIXES.get(name, ""), "kind": DEFECT_KINDS.get(name, ""), "option": "--defect"}
+        name: {"commit": FIXES.get(name, ""), "kind": DEFECT_KINDS.get(name, ""), "first": 1, "option": "--defect"}
         for name in DEFECTS
     }
     for mutation in MUTATIONS.values():
-        found[mutation.name] = {"commit": mutation.commit, "kind": mutation.kind, "option": "--mutation"}
+        found[mutation.name] = {
+            "commit": mutation.commit, "kind": mutation.kind, "first": mutation.first, "option": "--mutation",
+        }  # fmt: skip
     return found
 
 
@@ -68,8 +70,10 @@ class Measurement:
         self._lock = Lock()
         self._known = results() if RESULTS.exists() else {}
         self._code = subprocess.run(
-            ["git", "rev-parse", "--short=8", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
-        ).stdout.strip()
+            ["git", "log", "-1", "--abbrev=8", "--format=%h", "--", "gateway"],
+            cwd=ROOT, capture_output=True, text=True, check=True,
+        ).stdout.strip()  # fmt: skip
+        """The last commit that changed the gateway."""
 
     def missing(self) -> list[str]:
         """Return the names that were not found yet and have CPU left, those that have used least first."""
@@ -88,7 +92,7 @@ class Measurement:
         entry, before = entries()[name], self._known.get(name, {})
         command = [
             sys.executable, "-m", "tests.simulation", entry["option"], name, "--kind", entry["kind"], "--shrink", "0",
-            "--first", str(before.get("next", 1)), "--worlds", "1000000",
+            "--first", str(before.get("next", entry["first"])), "--worlds", "1000000",
             "--cpu-seconds", str(self._seconds - self._used(name)),
         ]  # fmt: skip
         environ = {**os.environ, "PYTHONHASHSEED": "0"}
@@ -100,6 +104,7 @@ class Measurement:
         result = {
             "commit": entry["commit"],
             "kind": entry["kind"],
+            "first": entry["first"],
             "worlds": before.get("worlds", 0) + int(done[1]),
             "seconds": round(self._used(name) + float(done[2]), 1),
             "seed": int(failed[1]) if failed is not None else None,
