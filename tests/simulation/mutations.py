@@ -73,14 +73,6 @@ ALL: Final = (
         "replays",
         20_893,
     ),
-    Mutation(
-        "a replay forgets what had arrived when it goes on again",
-        "c04d9267",
-        "gateway/replays/runner.py",
-        "        if job.flying:\n            seen =",
-        "        job.landed = ()\n        if job.flying:\n            seen =",
-        "replays",
-    ),
     # ---------------------------------------------------------------------------------------- sources
     Mutation(
         "a process that lost a subscription gives back one by one",
@@ -96,22 +88,6 @@ ALL: Final = (
         "gateway/core/sources/deduplicator.py",
         "repeated=candidate.strange and self._memory.has(delivery.channel, candidate.key, candidate.sha256, row.at),",
         "repeated=False,",
-        "twins",
-    ),
-    Mutation(
-        "two messages of one id and body in a commit count as one",
-        "763045de",
-        "gateway/core/sources/deduplicator.py",
-        "two = candidate.strange and first.delivery.channel is candidate.delivery.channel",
-        "two = False",
-        "twins",
-    ),
-    Mutation(
-        "a pull takes a second message of one id for the first",
-        "ce3d2d25",
-        "gateway/core/sources/deduplicator.py",
-        "return stands(self._channels.get((key, sha256)))",
-        "return False",
         "twins",
     ),
     Mutation(
@@ -138,7 +114,7 @@ ALL: Final = (
         "gateway/core/leasing/broker_leases.py",
         "self._parts.recorder.add_again(entries)",
         "self._parts.recorder.add(entries)",
-        "processes",
+        "losses",
     ),
     # ---------------------------------------------------------------------------------------- publishing
     Mutation(
@@ -178,6 +154,7 @@ ALL: Final = (
         "gateway/core/publishing/publisher.py",
         "                await self._record(events)\n                return\n",
         "                await self._ledger.record(events)\n                return\n",
+        "losses",
     ),
     Mutation(
         "a caller gets the outcome of a key that another process has",
@@ -226,44 +203,12 @@ ALL: Final = (
         "            future.set_exception(self.closed)\n",
     ),
     Mutation(
-        "a replay forgets what it settled in vain",
-        "c04d9267",
-        "gateway/replays/runner.py",
-        " + Counter(item.name for item in self._again)\n        job.landed = _remembered(landed)",
-        "\n        job.landed = _remembered(landed)",
-        "replays",
-    ),
-    Mutation(
-        "a replay does not doubt what its broker may have forgotten to drop",
-        "c04d9267",
-        "gateway/replays/runner.py",
-        "item.resent = item.resent or item.name in doubtful or lately",
-        "item.resent = item.resent or item.name in doubtful",
-        "replays",
-    ),
-    Mutation(
         "a replay forgets what is in doubt and has not come",
         "c04d9267",
         "gateway/replays/runner.py",
         "late = _remembered(doubtful - came)",
         "late: tuple[str, ...] = ()",
         "replays",
-    ),
-    Mutation(
-        "a source does not remember what its channel brought",
-        "763045de",
-        "gateway/core/sources/taking.py",
-        "        self._deduplicator.brought(wanted)\n",
-        "",
-        "twins",
-    ),
-    Mutation(
-        "a bridge does not remember what its channel brought",
-        "763045de",
-        "gateway/core/sources/deduplicator.py",
-        "            self._under_way[candidate.key] = candidate\n            self.brought((candidate,))\n",
-        "            self._under_way[candidate.key] = candidate\n",
-        "twins,bridges",
     ),
     Mutation(
         "events of a key that another process has count",
@@ -279,7 +224,7 @@ ALL: Final = (
         "gateway/core/work/recorder.py",
         "self._tried.extendleft(reversed(group))",
         "self._waiting.extendleft(reversed(group))",
-        "processes",
+        "losses",
     ),
     Mutation(
         "a command of 0-10 is not reported again when those before it are complete",
@@ -397,7 +342,7 @@ DEFECT_KINDS: Final[Mapping[str, str]] = {
     "a tap acknowledges before the log has a message": "taps",
     "an outcome counts that comes behind the end of the lease": "processes",
     "an outcome counts although another process has the key": "processes",
-    "two ends of a key in one commit both count": "processes",
+    "two ends of a key in one commit both count": "losses",
 }
 """Defects of ``defects.py`` -> the kind of the worlds that can show them; all others need no special one."""
 FIXES: Final[Mapping[str, str]] = {

@@ -163,6 +163,7 @@ KINDS: Final[Mapping[str, Callable[[World], bool]]] = {
     "": lambda world: True,
     "bridges": lambda world: any(route.target for route in world.routes),
     "dtx": lambda world: any(route.acknowledge == "dtx" for route in world.routes),
+    "losses": lambda world: any(fault.kind.startswith("lose") for fault in world.faults),
     "orders": lambda world: any(route.ordered for route in world.routes),
     "processes": lambda world: world.gateways > 1,
     "pushes": lambda world: any(route.push for route in world.routes),
