@@ -1066,6 +1066,7 @@ WORLDS: Final = {
     "orders": "order keys",
     "processes": "two processes",
     "pushes": "pushes",
+    "reloads": "a reload",
     "replays": "replays",
     "retries": "retries",
     "schedules": "scheduled publishes",

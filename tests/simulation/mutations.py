@@ -241,6 +241,38 @@ ALL: Final = (
         "            future.exception()  # as at the end of a channel\n",
         "            future.set_exception(connection_error(self.ended))\n",
     ),
+    Mutation(
+        "a branch that could not be undone is tried once",
+        "d71cf1ce",
+        "gateway/bridges/two_phase.py",
+        "                pause = backoff.next()\n            with suppress",
+        "                pause = None\n            with suppress",
+        "dtx",
+    ),
+    Mutation(
+        "nobody hears that there is a branch to be undone",
+        "d71cf1ce",
+        "gateway/bridges/two_phase.py",
+        "        self._aborted.add(id)\n        self._untidy.set()\n",
+        "        self._aborted.add(id)\n",
+        "dtx",
+    ),
+    Mutation(
+        "an outcome is recorded although another process has the message",
+        "5f321810",
+        "gateway/core/publishing/publisher.py",
+        "self._ledger.record(accepted + events) if not self._intent_always else self._record(events)",
+        "self._ledger.record(accepted + events)",
+        "processes",
+    ),
+    Mutation(
+        "a subscription that a reload could not start is not tried again",
+        "58118ec9",
+        "gateway/core/work/subscription_work.py",
+        "            await backoff.wait()\n            if name not in self._granted",
+        "            return\n            if name not in self._granted",
+        "reloads",
+    ),
     # ---------------------------------------------------------------------------------------- planted
     Mutation(
         "what the ledger has already is not acknowledged",

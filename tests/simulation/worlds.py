@@ -167,6 +167,7 @@ KINDS: Final[Mapping[str, Callable[[World], bool]]] = {
     "orders": lambda world: any(route.ordered for route in world.routes),
     "processes": lambda world: world.gateways > 1,
     "pushes": lambda world: any(route.push for route in world.routes),
+    "reloads": lambda world: any(fault.kind == "reload" for fault in world.faults),
     "replays": lambda world: any(route.redrive for route in world.routes),
     "retries": lambda world: any(route.reject and not route.redrive for route in world.routes),
     "schedules": lambda world: any(publish.delay for publish in world.publishes),
