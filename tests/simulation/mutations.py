@@ -345,11 +345,11 @@ ALL: Final = (
         'BrokerUnavailable(f"the channel died',
     ),
     Mutation(
-        "a key that has ended leaves its obligations",
+        "a message that its consumer released is acknowledged",
         "",
-        "gateway/ledger/pending/keys.py",
-        "        if ended:\n            self._drop.run(connection, _ids(ended).parameters())\n",
-        "",
+        "gateway/core/leasing/broker_leases.py",
+        "subscription, ack_ids, Settlement.RELEASE, End.RELEASED, EventKind.RELEASED",
+        "subscription, ack_ids, Settlement.ACCEPT, End.RELEASED, EventKind.RELEASED",
     ),
     Mutation(
         "the auditor goes on when the gateway stops",
@@ -359,11 +359,11 @@ ALL: Final = (
         "await asyncio.gather(self.observer.close()",
     ),
     Mutation(
-        "a key of a process that lives is taken over",
+        "links to a broker stay open when the gateway stops",
         "",
-        "gateway/ledger/pending/keys.py",
-        "    if row.status == RUNNING and row.alive:\n        return RunningRequest",
-        "    if row.status == RUNNING and not row.alive:\n        return RunningRequest",
+        "gateway/upstreams/upstream.py",
+        "        for task in self._tasks:\n            task.cancel()\n        if self._tasks:\n",
+        "        if False:\n",
     ),
 )
 MUTATIONS: Final[Mapping[str, Mutation]] = {each.name: each for each in ALL}

@@ -60,7 +60,8 @@ def test_the_results_are_of_these_mutations() -> None:
 def test_a_mutation_is_found_from_the_command_line() -> None:
     found = run("--mutation", QUICK, "--worlds", "5", "--shrink", "0")
     assert found.returncode == 1, found.stdout + found.stderr
-    assert re.search(r"^FAILED seed [0-9]+\n  - task ledger audit of gateway left$", found.stdout, re.MULTILINE), found.stdout
+    problem = r"^FAILED seed [0-9]+\n  - task ledger audit of gateway left$"
+    assert re.search(problem, found.stdout, re.MULTILINE) is not None, found.stdout
     assert f"--mutation '{QUICK}'" in found.stdout
 
 
