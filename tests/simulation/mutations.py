@@ -81,6 +81,7 @@ ALL: Final = (
         "        self._drop()\n        if (consumer",
         "        self._give_back()\n        if (consumer",
         "processes",
+        684,
     ),
     Mutation(
         "one record stands for all messages of one id and body",
