@@ -1078,22 +1078,39 @@ WORLDS: Final = {
 
 def measured_mutations(*, fixes: bool) -> Iterator[str]:
     """What simulated worlds have shown of mutations: undone fixes, or planted defects."""
-    results = json.loads((DOCS.parent / "tests/simulation/mutations.json").read_text(encoding="utf-8"))
-    chosen = {name: result for name, result in results.items() if bool(result["commit"]) is fixes}
-    found = [result for result in chosen.values() if result["seed"] is not None]
-    seconds = sum(result["seconds"] for result in found)
+    chosen = {name: result for name, result in _mutations().items() if bool(result["commit"]) is fixes}
+    found = {name: result for name, result in chosen.items() if result["seed"] is not None}
+    seconds = sum(result["seconds"] for result in found.values())
     yield f"{len(found)} of {len(chosen)} were found, in {seconds:,.0f} s of CPU together."
     yield ""
-    rows = []
-    for name, result in chosen.items():
-        has = " and ".join(WORLDS[kind] for kind in result["kind"].split(",") if kind)
-        worlds = f"{result['worlds']:,}" + f" with {has}" * bool(has)
-        worlds += f" from seed {result['first']}" * (result["first"] > 1)
-        commit = (f"`{result['commit']}`",) if fixes else ()
-        shown = (str(result["seed"]), result["problem"]) if result["seed"] is not None else ("", "not found")
-        rows.append((name, *commit, worlds, f"{result['seconds']:.0f}", *shown))
-    columns = ("mutation", *(("commit",) if fixes else ()), "worlds", "seconds", "seed", "what that world shows")
-    yield from table(columns, rows)
+    commit = ("commit",) if fixes else ()
+    yield from table(
+        ("mutation", *commit, "worlds", "seconds", "seed", "what that world shows"),
+        (
+            tuple(cell for cell in (*_measured(name, result), str(result["seed"]), result["problem"]) if cell)
+            for name, result in found.items()
+        ),
+    )
+
+
+def unfound_mutations() -> Iterator[str]:
+    """Which mutations no simulated world has shown so far."""
+    rows = [_measured(name, result) for name, result in _mutations().items() if result["seed"] is None]
+    yield from table(("mutation", "commit", "worlds", "seconds"), rows)
+
+
+def _mutations() -> dict[str, dict[str, Any]]:
+    path = DOCS.parent / "tests/simulation/mutations.json"
+    found: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def _measured(name: str, result: Mapping[str, Any]) -> tuple[str, str, str, str]:
+    """A mutation, the commit whose fix it undoes, and how many worlds and seconds were run."""
+    has = " and ".join(WORLDS[kind] for kind in result["kind"].split(",") if kind)
+    worlds = f"{result['worlds']:,}" + f" with {has}" * bool(has)
+    worlds += f" from seed {result['first']}" * (result["first"] > 1)
+    return name, f"`{result['commit']}`" * bool(result["commit"]), worlds, f"{result['seconds']:.0f}"
 
 
 TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
@@ -1146,6 +1163,7 @@ TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
     "licences-taken": licences_taken,
     "mutations-fixes": partial(measured_mutations, fixes=True),
     "mutations-planted": partial(measured_mutations, fixes=False),
+    "mutations-unfound": unfound_mutations,
     "spark-write-options": lambda: spark_options(spark_options_module.WriteOptions),
 }
 """Name of the block -> what makes it."""

@@ -386,5 +386,3 @@ FIXES: Final[Mapping[str, str]] = {
     "two ends of a key in one commit both count": "9e44572e",
 }
 """Defects of ``defects.py`` that undo a fix -> short hash of its commit."""
-UNFOUND: Final[Mapping[str, str]] = {}
-"""Mutations that no world has shown so far -> why, or what such a world would need."""

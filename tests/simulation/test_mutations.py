@@ -12,7 +12,7 @@ import pytest
 
 from tests.simulation.defects import DEFECTS
 from tests.simulation.measuring import RESULTS, ROOT, entries, in_few_words
-from tests.simulation.mutations import ALL, DEFECT_KINDS, FIXES, MUTATIONS, UNFOUND
+from tests.simulation.mutations import ALL, DEFECT_KINDS, FIXES, MUTATIONS
 from tests.simulation.undoing import VARIABLE, mutated
 from tests.simulation.worlds import KINDS
 
@@ -54,7 +54,6 @@ def test_the_results_are_of_these_mutations() -> None:
         entry = entries()[name]
         assert all(result[key] == entry[key] for key in ("commit", "kind", "first")), name
         assert (result["seed"] is None) == (result["problem"] == ""), name
-        assert (result["seed"] is None) == (name in UNFOUND), name
 
 
 def test_a_mutation_is_found_from_the_command_line() -> None:
