@@ -218,7 +218,7 @@ class BrokerTarget(Recorded):
                 if not receipt.routed:
                     raise Unroutable(f"no queue takes {_place_text(item)}: {receipt.reply_text}")
             except BrokerUnavailable as error:
-                away = error
+                away = error.with_traceback(None)  # it holds this frame
                 again.append(item)
             except GatewayError as error:
                 self._judge(item, error, again)

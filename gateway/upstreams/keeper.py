@@ -138,7 +138,10 @@ class Dialer:
             if error is not None:
                 ended = link.ended
                 if ended is None or ended.reason not in _OTHER_VERSION or isinstance(error, _HOPELESS):
-                    raise error
+                    try:
+                        raise error
+                    finally:
+                        del link, error  # both hold the error, which holds this frame
                 log("broker.other_version", broker=self.name, version=version.value, reason=str(error))
                 if ended.supported is not None:
                     order.insert(0, version_named(ended.supported))
@@ -152,9 +155,12 @@ class Dialer:
 
     async def _try(self, version: Version, purpose: str) -> Link:
         link, error = await self._reach(version, purpose)
-        if error is not None:
-            raise error
-        return link
+        try:
+            if error is not None:
+                raise error
+            return link
+        finally:
+            del link, error  # both hold the error, which holds this frame
 
     async def attempt(self, version: Version) -> tuple[Link, GatewayError | None]:
         """Try one version, for a probe: the link, and why it is not open if it is not."""
@@ -191,7 +197,7 @@ class Dialer:
             try:
                 await self._open(link, url, within)
             except GatewayError as caught:
-                error = caught
+                error = caught.with_traceback(None)  # it holds this frame, which holds the error
             else:
                 self._passwords[link] = config.password
                 link.on_alert = self._alerted

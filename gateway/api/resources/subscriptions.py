@@ -384,7 +384,10 @@ async def _settled(call: Call, row: SpanRow | None, settling: Awaitable[Sequence
         settled(call, row, started, ended)
     first = ended[0].error
     if first is not None and all(item.error is not None and item.error.code == first.code for item in ended):
-        raise first
+        try:
+            raise first
+        finally:
+            del first, ended  # both hold the error, which holds this frame
     results = []
     for item in ended:
         result = AckResult(ack_id=item.ack_id, status=item.status)  # type: ignore[arg-type]  # one of its literals

@@ -30,15 +30,19 @@ class Fetch:
         await asyncio.wait([self._task, *others], timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
 
     async def end(self) -> list[Delivery]:
-        """What it has; one that is under way is ended, and gives back what comes for it."""
-        self._task.cancel()  # nothing happens to one that is done
+        """What it has; one that is under way is ended, and gives back what comes for it. Call it once, as the last."""
+        task = self._task
+        del self._task  # its error holds the frames of callers, which hold this
+        task.cancel()  # nothing happens to one that is done
         try:
-            return await self._task
+            return await task
         except asyncio.CancelledError:
-            if not self._task.cancelled():
-                self._task.add_done_callback(_give_back)  # it is we who were cancelled
+            if not task.cancelled():
+                task.add_done_callback(_give_back)  # it is we who were cancelled
                 raise
             return []
+        finally:
+            del task
 
     def close(self) -> None:
         """Nobody waits for it any more."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Final
 
@@ -187,11 +188,15 @@ class Leases:
                 if not self._is_told():
                     await self._look_again(queue, LOOK_AGAIN)
             return work.result()
-        except BaseException:
+        except BaseException as error:
             if not hurry.done():
                 hurry.set_result(None)
             work.add_done_callback(_give_back)
+            if isinstance(error, GatewayError):
+                error.__traceback__ = None  # its frames hold the channel, which holds why it ended
             raise
+        finally:
+            del work  # its error holds this frame, until the collector comes by
 
     def _is_told(self) -> bool:
         """Whether the broker says so when a queue goes at which somebody waits."""
@@ -260,11 +265,11 @@ class Leases:
         while (ask := min(batch, wanted, channel.room, fetched.fits)) > 0:
             held = channel.oversized
             nothing = 0
-            futures = [channel.request(Get(channel.number, queue)) for _ in range(ask)]
+            futures = deque([channel.request(Get(channel.number, queue)) for _ in range(ask)])
             try:
                 async with asyncio.timeout(ANSWER_TIMEOUT):
-                    for future in futures:
-                        outcome = await future
+                    while futures:
+                        outcome = await futures.popleft()  # kept nowhere: its error would hold this frame
                         if isinstance(outcome, Delivery):
                             wanted -= 1
                         else:
@@ -272,6 +277,8 @@ class Leases:
             except TimeoutError:
                 channel.abandon()  # what it may still bring is given back by its end
                 raise BrokerUnavailable(f"broker {self.name}: no answer within {ANSWER_TIMEOUT:g} s") from None
+            finally:
+                futures.clear()
             fetched.learn()
             channel.plenty = not nothing
             if nothing > channel.oversized - held:  # one over the limit counts as nothing, but there may be more
