@@ -14,7 +14,7 @@ import pytest
 from gateway.amqp.message import Message, Properties
 from gateway.api.app import Api
 from gateway.api.messages import pulled_json
-from gateway.api.messages.pulled_json import SLICE, pieces_of, pulled_message
+from gateway.api.messages.pulled_json import SLICE, PiecesAnswer, pieces_of, pulled_message
 from gateway.budgets import ALONE
 from gateway.config import HttpSettings
 from gateway.core import Gateway
@@ -56,6 +56,20 @@ def test_pieces_are_the_json_of_the_whole(body: bytes) -> None:
 
 def test_a_small_message_is_one_piece() -> None:
     assert len(list(pieces_of(pulled(b"x" * SLICE)))) == 1
+
+
+@pytest.mark.parametrize(("version", "length"), [("1.1", None), ("1.0", b"200000")])
+async def test_a_caller_that_knows_no_chunks_gets_all_at_once(version: str, length: bytes | None) -> None:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    answer = PiecesAnswer(iter([b"a" * 100_000, b"b" * 99_999, b"c"]))
+    await answer({"type": "http", "http_version": version}, None, send)  # type: ignore[arg-type]  # it asks for nothing
+    assert dict(sent[0]["headers"]).get(b"content-length") == length
+    assert b"".join(each.get("body", b"") for each in sent[1:]) == b"a" * 100_000 + b"b" * 99_999 + b"c"
+    assert len(sent) == (2 if length else 5)
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from gateway.api.http.call import Call, answer, invalid_setting, no_content, pag
 from gateway.api.http.problems import wrong_parameter
 from gateway.api.http.routing import Route, Scope
 from gateway.api.messages.bodies import BodyMax, file_answer, payload_of
+from gateway.api.messages.pulled_json import SLICE, PiecesAnswer, pieces_around
 from gateway.api.resources.replays import Replay, describe, the_replays
 from gateway.core.publishing.envelopes import NOT_AS_WRITTEN, EnvelopeError
 from gateway.core.publishing.outbox import moment
@@ -229,6 +230,15 @@ async def get_delivery(call: Call) -> Response:
         return answer(DeliveryWithMessage(**_fields(row), message=None))
     id, exchange, key, message = id_text(row.message_id), stored.exchange, stored.routing_key, stored.message
     if body_max is None:
+        if len(message.body) > SLICE:
+            return PiecesAnswer(
+                pieces_around(
+                    message.body,
+                    lambda payload: DeliveryWithMessage(
+                        **_fields(row), message=received(id, exchange, key, message, payload)
+                    ),
+                )
+            )
         return answer(DeliveryWithMessage(**_fields(row), message=received(id, exchange, key, message)))
     cut = len(message.body) > body_max
     payload, encoding, count = payload_of(message.body[:body_max], is_cut=cut)
