@@ -58,6 +58,8 @@ TOPOLOGY_TRIES: Final = 5
 """How often an exclusive queue is asked for that the upstream still holds for the connection that was lost."""
 TOPOLOGY_PAUSE: Final = 0.5
 """Seconds between two of these tries."""
+ASK_AGAIN: Final = 0.1
+"""Seconds until a question of a client is asked again whose connection was lost."""
 _LOCKED: Final = 405
 
 
@@ -242,13 +244,19 @@ class SharedLink:
         self._tasks.start(self._ask(request, answered), "front question")
 
     async def _ask(self, request: Request, answered: Callable[[Any], None]) -> None:
-        outcome: Any
-        try:
-            outcome = await self._perform(request)
-        except RemoteError as error:
-            outcome = error
-        except GatewayError as error:
-            outcome = RemoteError(506, f"RESOURCE_ERROR - {error}"[:255])
+        """Ask until there is an answer: a connection that is lost is no reason to refuse what a client asks."""
+        outcome: Any = None
+        while outcome is None:
+            try:
+                outcome = await self._perform(request)
+            except RemoteError as error:
+                outcome = error
+            except BrokerUnavailable:
+                await clock.sleep(ASK_AGAIN)
+                while not self.is_up:
+                    await clock.sleep(ASK_AGAIN)
+            except GatewayError as error:
+                outcome = RemoteError(506, f"RESOURCE_ERROR - {error}"[:255])
         answered(outcome)
 
     async def _perform(self, request: Request) -> Any:

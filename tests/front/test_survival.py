@@ -25,6 +25,7 @@ from gateway.amqp.operations import (
     Operation,
     Publish,
     Qos,
+    QueryQueue,
     SelectConfirm,
     Settle,
     Settlement,
@@ -43,6 +44,8 @@ from tests.front.fronts import ADMIN, LIMITED
 
 MESSAGES = 400
 CUTS = 5
+TURNS = 20
+"""So many turns of the event loop a question may take."""
 
 
 class Recorded(Channel):
@@ -224,6 +227,19 @@ async def test_a_delivery_of_before_is_void_and_comes_again(estate: Estate) -> N
     await until(lambda: estate.front.counts.of("deliveries").get("void") == 1)
     await channel.close()
     assert not await seen(await estate.channel(link), "work")
+
+
+@pytest.mark.parametrize("version", VERSION_NAMES)
+async def test_a_question_under_way_is_asked_again(estate: Estate, version: str) -> None:
+    channel = await estate.channel(await estate.link(version))
+    await channel.request(DeclareQueue(channel.number, "work", durable=True))
+    for turns in range(TURNS):
+        question = channel.request(QueryQueue(channel.number, "work"))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        estate.cut()
+        assert isinstance(await question, Declared)
+    assert channel.closed is None
 
 
 @pytest.fixture
