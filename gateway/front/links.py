@@ -118,6 +118,8 @@ class RelayChannel(Channel):
         if front is not None:
             front.client.now = self.link.now
             front.received(operation)
+        elif self.usable:  # a transaction was under way when the client's channel ended, and may be over now
+            self._leave()
 
     def end(self, error: GatewayError) -> None:
         """See :class:`~gateway.link.Channel`: the connection is lost, which its clients hear of together."""
@@ -135,8 +137,14 @@ class RelayChannel(Channel):
         self.front = None
         if self._first:
             self._tell_accepted()
-        with suppress(StateError):  # the upstream has ended it already, and what says so comes next
+        self._leave()
+
+    def _leave(self) -> None:
+        """Close the channel. Behind a transaction that is about to end: what comes then has it tried again."""
+        try:
             self.abandon()
+        except StateError:  # that, or the upstream has ended it already, and what says so comes next
+            self._closing = False
 
 
 class SharedLink:

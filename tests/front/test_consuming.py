@@ -185,6 +185,25 @@ async def test_what_is_given_back_in_a_transaction_comes_again_after_a_rollback(
     assert (again.redelivered, bytes(again.message.body)) == (True, b"1")
 
 
+async def test_a_client_that_leaves_while_its_transaction_ends_holds_nothing_any_more(estate: Estate) -> None:
+    channel = await estate.channel(await estate.link())
+    await channel.request(DeclareQueue(channel.number, "q", durable=True))
+    channel.send(Publish(channel.number, "", "q", Message(b"1")))
+    channel.send(Publish(channel.number, "", "q", Message(b"2")))
+    queue = estate.broker.broker.virtual_host("/").queues["q"]
+    await until(lambda: queue.ready == 2)
+    link = await estate.link()
+    other = await estate.channel(link)
+    await other.request(TxSelect(other.number))
+    first, _ = [await other.request(Get(other.number, "q")) for _ in range(2)]
+    assert isinstance(first, Got)
+    other.send(Settle(other.number, Settlement.ACCEPT, first.delivery, first.delivery))
+    other.send(TxCommit(other.number))
+    await link.close()
+    await until(lambda: queue.ready == 1)
+    assert await seen(channel, "q") == [b"2"]
+
+
 async def test_recovering_without_requeue_is_rewritten_if_it_must_be(estate: Estate) -> None:
     url = f"amqp://guest:guest@127.0.0.1:{estate.front.port}/?version=0-9-1"
     link = await Dialer("client", BrokerSettings(url=url, dialect="qpid")).open("client")
