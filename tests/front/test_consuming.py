@@ -185,6 +185,29 @@ async def test_what_is_given_back_in_a_transaction_comes_again_after_a_rollback(
     assert (again.redelivered, bytes(again.message.body)) == (True, b"1")
 
 
+async def test_a_rollback_undoes_what_a_classic_client_has_given_back(estate: Estate) -> None:
+    """A broker that is spoken to in 0-10 would give it back at once."""
+    channel = await estate.channel(await estate.link())
+    await channel.request(DeclareQueue(channel.number, "q", durable=True))
+    for body in (b"1", b"2", b"3"):
+        channel.send(Publish(channel.number, "", "q", Message(body)))
+    other = await estate.channel(estate.links[0])
+    await other.request(TxSelect(other.number))
+    queue = estate.broker.broker.virtual_host("/").queues["q"]
+    await until(lambda: queue.ready == 3)
+    deliveries = [(await other.request(Get(other.number, "q"))).delivery for _ in range(3)]
+    other.send(Settle(other.number, Settlement.RELEASE, deliveries[0], deliveries[0]))
+    other.send(Settle(other.number, Settlement.RELEASE, deliveries[1], deliveries[2]))
+    await other.request(TxRollback(other.number))
+    assert queue.ready == 0
+    other.send(Settle(other.number, Settlement.ACCEPT, deliveries[0], deliveries[0]))
+    other.send(Settle(other.number, Settlement.RELEASE, deliveries[1], deliveries[1]))
+    await other.request(TxCommit(other.number))
+    await until(lambda: queue.ready == 1)
+    await other.close()
+    assert await seen(channel, "q") == [b"2", b"3"]
+
+
 async def test_a_client_that_leaves_while_its_transaction_ends_holds_nothing_any_more(estate: Estate) -> None:
     channel = await estate.channel(await estate.link())
     await channel.request(DeclareQueue(channel.number, "q", durable=True))

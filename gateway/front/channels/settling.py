@@ -68,7 +68,7 @@ def settle_range(channel: FrontChannel, settlement: Settlement, numbers: list[in
                 continue
         _say(channel, settlement, entries[start].number, entries[at - 1].number)
         start = at
-    if channel.is_transacted and not _waits(channel, settlement):
+    if channel.is_transacted and _may_be_undone(channel, settlement):
         channel.in_transaction = True
         channel.undecided += [(number, entry, settlement) for number, entry in pairs]
     else:
@@ -80,7 +80,7 @@ def settle_upstream(channel: FrontChannel, settlement: Settlement, number: int, 
         channel.up.accept(entry.number)
     else:
         _say(channel, settlement, entry.number, entry.number)
-    if channel.is_transacted and not _waits(channel, settlement):
+    if channel.is_transacted and _may_be_undone(channel, settlement):
         channel.in_transaction = True
         channel.undecided.append((number, entry, settlement))
     elif entry.id:
@@ -107,13 +107,19 @@ def record_lost(channel: FrontChannel) -> None:
 
 
 def _waits(channel: FrontChannel, settlement: Settlement) -> bool:
-    """Whether what is given back waits for the end of the transaction. Qpid's client gives messages back before a
-    rollback, which its own broker does at once; RabbitMQ takes that for a part of what is rolled back, and keeps them
-    for the channel."""
-    if not channel.is_transacted or settlement is Settlement.ACCEPT or channel.client.rules.transactional_release:
+    """Whether what is given back waits for the end of the transaction, because client and broker differ. Qpid's client
+    gives messages back before a rollback, which its own broker does at once; RabbitMQ takes that for a part of what is
+    rolled back, and keeps them for the channel."""
+    if not channel.is_transacted or settlement is Settlement.ACCEPT:
         return False
     target = channel.client.link.target
-    return not target.is_native and target.product != QPID
+    gives_back_at_once = target.is_native or target.product == QPID
+    return gives_back_at_once is channel.client.rules.transactional_release
+
+
+def _may_be_undone(channel: FrontChannel, settlement: Settlement) -> bool:
+    """Whether a rollback leaves what is settled in the transaction with the client."""
+    return settlement is Settlement.ACCEPT or channel.client.rules.transactional_release
 
 
 def _say(channel: FrontChannel, settlement: Settlement, first: int, last: int) -> None:
@@ -124,9 +130,12 @@ def _say(channel: FrontChannel, settlement: Settlement, first: int, last: int) -
         channel.say(operations.Settle(channel.number, settlement, first, last))
 
 
-def give_back(channel: FrontChannel) -> bool:
-    """Send what waited for the end of the transaction. Whether there was anything."""
+def give_back(channel: FrontChannel, *, is_rollback: bool = False) -> bool:
+    """Send what waited for the end of the transaction, unless the client takes it for a part of what is rolled back.
+    Whether anything was sent."""
     given_back, channel.given_back = channel.given_back, []
+    if is_rollback and channel.client.rules.transactional_release:
+        return False
     for settlement, first, last in given_back:
         channel.say(operations.Settle(channel.number, settlement, first, last))
     return bool(given_back)
