@@ -16,8 +16,10 @@ from uuid import UUID
 
 from tests.faults.checker import Outcome, Reception, Settled
 from tests.faults.fronts.clients import Arrived, Content, LinkConnection, Lost
+from tests.simulation.restless_clients import Client, RestlessClients
 from tests.simulation.scene import Scene
 from tests.simulation.settings import FRONT_PORT
+from tests.simulation.worlds import Front
 
 AGAIN: Final = 0.1
 """Pause before a client connects again, in seconds."""
@@ -38,8 +40,17 @@ class AmqpClients:
         self.scene = scene
         self.breaks: list[str] = []
         """Why clients have lost connections."""
-        self._drained = False
+        self.is_drained = False
+        """Nothing is left to receive."""
+        self.restless = RestlessClients(self, scene)
         self._consumers: list[asyncio.Task[None]] = []
+
+    @property
+    def front(self) -> Front:
+        """The front of the world, which has one."""
+        front = self.scene.world.front
+        assert front is not None
+        return front
 
     def start(self) -> list[asyncio.Task[None]]:
         """Have all of them begin. Returns the publishers."""
@@ -54,7 +65,9 @@ class AmqpClients:
             spawn(self._fetch(number, version), f"AMQP fetcher {number}")
             for number, version in enumerate(front.fetchers, len(front.consumers))
         ]
-        publishers = [
+        endless, others = self.restless.start(front)
+        self._consumers += endless
+        publishers = others + [
             spawn(self._publish(number, version), f"AMQP publisher {number}")
             for number, version in enumerate(front.publishers)
         ]
@@ -65,17 +78,23 @@ class AmqpClients:
 
     async def stop(self) -> None:
         """End the consumers: nothing is left to receive."""
-        self._drained = True
+        self.is_drained = True
         if self._consumers:
             await asyncio.wait(self._consumers)
 
+    @property
+    def is_ended(self) -> bool:
+        """Whether the process of the gateway ends at some time."""
+        return any(fault.kind in ENDS for fault in self.scene.world.faults)
+
     def judge(self) -> None:
         """No connection of a client may end while its gateway lives."""
-        is_hurt = any(fault.kind in ENDS or "world" in (fault.target, fault.other) for fault in self.scene.world.faults)
+        is_hurt = self.is_ended or any("world" in (fault.target, fault.other) for fault in self.scene.world.faults)
         if self.breaks and not is_hurt:
             self.scene.problem("clients of the front have lost their connection", *self.breaks)
         if not is_hurt:
             self._judge_order()
+        self.restless.judge()
 
     def _judge_order(self) -> None:
         """What a client has published comes to the broker in its order, unless the broker forgets some of it."""
@@ -94,11 +113,11 @@ class AmqpClients:
             seen.add(number)
             newest[client] = max(newest.get(client, -1), index)
 
-    async def _connect(self, version: str, number: int) -> LinkConnection:
+    async def connect(self, version: str, number: int) -> Client:
         """A connection, as soon as there is one to be had."""
         gateways = self.scene.gateways
         while True:
-            made = LinkConnection(gateways[number % len(gateways)].port + FRONT_PORT, version)
+            made = Client(gateways[number % len(gateways)].port + FRONT_PORT, version)
             with suppress(Lost):
                 await made.open()
                 return made
@@ -107,8 +126,7 @@ class AmqpClients:
     # ------------------------------------------------------------------------------------------- publishers
 
     async def _publish(self, number: int, version: str) -> None:
-        scene, front = self.scene, self.scene.world.front
-        assert front is not None
+        scene, front = self.scene, self.front
         chance = random.Random(f"{scene.world.seed} AMQP publisher {number}")
         in_flight: dict[int, str] = {}
         connection: LinkConnection | None = None
@@ -134,7 +152,7 @@ class AmqpClients:
                 if connection is None or connection.over.is_set():
                     if connection is not None:
                         lose()
-                    connection = await self._connect(version, number)
+                    connection = await self.connect(version, number)
                     try:
                         await connection.begin_publishing(outcome)
                     except Lost:
@@ -165,8 +183,7 @@ class AmqpClients:
 
     async def _publish_in_transactions(self, number: int, version: str) -> None:
         """Some messages in each transaction, of which some are rolled back."""
-        scene, front = self.scene, self.scene.world.front
-        assert front is not None
+        scene, front = self.scene, self.front
         chance = random.Random(f"{scene.world.seed} transacted AMQP publisher {number}")
         connection: LinkConnection | None = None
         index = 0
@@ -177,7 +194,7 @@ class AmqpClients:
             outcome = Outcome.UNKNOWN
             try:
                 if connection is None:
-                    connection = await self._connect(version, number)
+                    connection = await self.connect(version, number)
                     await connection.begin_transactions()
                 for content in [self._content(number, index + place, chance) for place in range(many)]:
                     under_way.append(content.id)
@@ -212,11 +229,10 @@ class AmqpClients:
     # ------------------------------------------------------------------------------------------- consumers
 
     async def _consume(self, number: int, version: str) -> None:
-        scene, front = self.scene, self.scene.world.front
-        assert front is not None
+        scene, front = self.scene, self.front
         chance = random.Random(f"{scene.world.seed} AMQP consumer {number}")
         given_back: set[str] = set()
-        while not self._drained:
+        while not self.is_drained:
             waiting: deque[tuple[Arrived, Reception]] = deque()
             came = asyncio.Event()
 
@@ -225,13 +241,13 @@ class AmqpClients:
                 waiting: deque[tuple[Arrived, Reception]] = waiting,
                 came: asyncio.Event = came,
             ) -> None:
-                waiting.append((delivery, self._received(delivery, number)))
+                waiting.append((delivery, self.received(delivery, number)))
                 came.set()
 
-            made = await self._connect(version, number)
+            made = await self.connect(version, number)
             try:
                 await made.consume(front.queue, front.prefetch, arrived)
-                while not (made.over.is_set() or self._drained):
+                while not (made.over.is_set() or self.is_drained):
                     came.clear()
                     if not waiting:
                         with suppress(TimeoutError):
@@ -239,34 +255,33 @@ class AmqpClients:
                         continue
                     await asyncio.sleep(chance.choice((0.0, 0.001, 0.05)) * chance.random())
                     if not made.over.is_set():
-                        self._settle(made, waiting, chance, given_back)
+                        self.settle(made, waiting, chance, given_back)
             except Lost:
                 await asyncio.sleep(0)
-            if self._drained and not made.over.is_set():
+            if self.is_drained and not made.over.is_set():
                 await made.close()
             else:
                 scene.note("amqp", "consumer", number, "has lost its connection:", made.why)
                 self.breaks.append(made.why or "lost while it began to consume")
 
     async def _fetch(self, number: int, version: str) -> None:
-        scene, front = self.scene, self.scene.world.front
-        assert front is not None
+        scene, front = self.scene, self.front
         chance = random.Random(f"{scene.world.seed} AMQP fetcher {number}")
         given_back: set[str] = set()
-        while not self._drained:
-            made = await self._connect(version, number)
+        while not self.is_drained:
+            made = await self.connect(version, number)
             try:
-                while not self._drained:
+                while not self.is_drained:
                     delivery = await made.get(front.queue)
                     await asyncio.sleep(chance.choice((0.001, 0.05)) if delivery else LOOK)
                     if delivery is not None:
-                        waiting = deque([(delivery, self._received(delivery, number))])
-                        self._settle(made, waiting, chance, given_back)
+                        waiting = deque([(delivery, self.received(delivery, number))])
+                        self.settle(made, waiting, chance, given_back)
             except Lost as error:
                 self.breaks.append(str(error))
             await made.close()
 
-    def _received(self, delivery: Arrived, number: int) -> Reception:
+    def received(self, delivery: Arrived, number: int) -> Reception:
         """A message has come, of which the history knows from now on."""
         marks = [name for name in ("redelivered", "resent") if getattr(delivery, name)]
         self.scene.note("amqp", "receive", delivery.id, "by", number, *marks)
@@ -276,7 +291,7 @@ class AmqpClients:
         )  # fmt: skip
         return self.scene.history.receive(reception)
 
-    def _settle(
+    def settle(
         self,
         made: LinkConnection,
         waiting: deque[tuple[Arrived, Reception]],

@@ -47,7 +47,7 @@ class Scene:
         self.network = Network(self.loop, random.Random(f"network {seed}"), self.note)
         self.network.slowness, self.network.split = world.slowness, world.split
         self.seams = Seams(self.loop, self.network, random.Random(f"threads {seed}"), random.Random(f"ids {seed}"))
-        self.seams.is_shared = world.gateways > 1
+        self.seams.is_shared = world.is_shared
         self.brokers: dict[str, FarBroker] = {}
         self.gateways: list[GatewayProcess] = []
         self.history = History()

@@ -30,7 +30,7 @@ def configuration(scene: Scene, process: GatewayProcess) -> Any:
         "log_level": "error",
         **world.settings,
     }
-    if len(scene.gateways) > 1:
+    if world.is_shared:
         settings["ledger.url"] = f"sqlite:///{folder / 'ledger.db'}"
         settings["data_dir"] = str(folder / process.name)
         settings["cluster.port"] = process.port + 2

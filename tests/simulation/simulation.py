@@ -141,8 +141,11 @@ class Simulation:
             broker = FarBroker(name, BROKER_PORT + number, scene.loop, scene.network, chance, scene.note)
             scene.brokers[name] = broker
             await broker.start()
-        if scene.world.front is not None:
-            scene.brokers[scene.world.front.broker].declare(scene.world.front.queue)
+        front = scene.world.front
+        if front is not None:
+            scene.brokers[front.broker].declare(front.queue)
+            if front.forgetful and not self.clients.is_ended:  # a process that ends forgets, too
+                scene.brokers[front.broker].forgetful = front.queue
         for route in scene.world.routes:
             scene.brokers[route.broker].declare(route.name)
             if route.target:

@@ -110,6 +110,14 @@ class Front:
     """Versions of those who publish in transactions."""
     fetchers: tuple[str, ...] = ()
     """Versions of those who fetch single messages."""
+    committers: tuple[str, ...] = ()
+    """Versions of those who settle in transactions."""
+    restless: tuple[str, ...] = ()
+    """Versions of those who have two consumers on a channel, and begin and end them, and the channel, all the time."""
+    owners: tuple[str, ...] = ()
+    """Versions of those who have an exclusive queue each."""
+    forgetful: bool = False
+    """In a crash the broker forgets what it has delivered before."""
     queue: str = "front"
 
 
@@ -138,6 +146,11 @@ class World:
     front: Front | None = None
 
     @property
+    def is_shared(self) -> bool:
+        """The ledger is one that several processes may use, and that may be away."""
+        return self.gateways > 1 or any(fault.kind.startswith("lose") for fault in self.faults)
+
+    @property
     def rotates(self) -> bool:
         """Whether keys are replaced."""
         return any(fault.kind.startswith("rotate") for fault in self.faults)
@@ -163,7 +176,8 @@ KINDS: Final[Mapping[str, Callable[[World], bool]]] = {
     "": lambda world: True,
     "bridges": lambda world: any(route.target for route in world.routes),
     "dtx": lambda world: any(route.acknowledge == "dtx" for route in world.routes),
-    "losses": lambda world: any(fault.kind.startswith("lose") for fault in world.faults),
+    "fronts": lambda world: world.front is not None,
+    "losses": lambda world: world.gateways > 1 and any(fault.kind.startswith("lose") for fault in world.faults),
     "orders": lambda world: any(route.ordered for route in world.routes),
     "processes": lambda world: world.gateways > 1,
     "pushes": lambda world: any(route.push for route in world.routes),
@@ -231,6 +245,20 @@ def _with_front(world: World) -> World:
         front = replace(front, transacted=(more.choice(VERSIONS),))
     if more.random() < 0.3:
         front = replace(front, fetchers=(more.choice(VERSIONS),))
+    others = random.Random(f"restless clients of the front of world {world.seed}")
+    committers, restless, owners = (
+        tuple(others.choice(VERSIONS) for _ in range(others.choice((0, 0, 1, 1, 2)))) for _ in range(3)
+    )
+    front = replace(front, committers=committers, restless=restless, owners=owners)
+    if committers or restless:
+        front = replace(front, messages=others.randint(5, 25))
+        if others.random() < 0.3:
+            front = replace(front, consumers=())
+    if others.random() < 0.3 and not any(route.ordered for route in world.routes):  # it may break order
+        front = replace(front, store="always")
+        away = round(others.choice((0.3, 2.0)) * others.random(), 4)
+        faults.append(Fault(others.randint(1, 12), "lose at message", front.broker, "gateway", away))
+    front = replace(front, forgetful=others.random() < 0.5)
     if rng.random() < 0.3:
         sender, receiver = rng.sample(("world", "gateway"), 2)
         octets = rng.randrange(1, rng.choice((400, 3_000)))

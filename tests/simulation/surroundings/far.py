@@ -35,6 +35,8 @@ class FarBroker:
         self.is_up = False
         self.lost = 0
         """Messages that went in crashes."""
+        self.forgetful = ""
+        """A queue of which it forgets in a crash what it has delivered before, as Broker-J does."""
         self.server: EmbeddedBroker
         self.entered: dict[Any, tuple[float, int]] = {}
         ENTERED[name] = self.entered
@@ -92,6 +94,8 @@ class FarBroker:
     def _forget(self, queue: Any, heard: float) -> None:
         waiting = [entry for line in queue._lines for entry in line if entry.ready]
         for entry in waiting:
+            if queue.name == self.forgetful:
+                entry.redelivered = False
             came, _ = self.entered.get(entry.envelope, (0.0, 0))
             if came > heard and self.chance.random() < 0.5:
                 self.lost += 1
