@@ -1062,6 +1062,7 @@ WORLDS: Final = {
     "": "",
     "bridges": "bridges",
     "dtx": "`dtx`",
+    "fronts": "fronts",
     "losses": "a ledger that goes away",
     "orders": "order keys",
     "processes": "two processes",

@@ -274,6 +274,180 @@ ALL: Final = (
         "            return\n            if name not in self._granted",
         "reloads",
     ),
+    # ---------------------------------------------------------------------------------------- fronts
+    Mutation(
+        "a worker that stores publishes ends although more have come",
+        "5b1949ff",
+        "gateway/front/store.py",
+        "            if self.is_drained or self.pending:\n                continue\n",
+        "            if oldest is None:\n                return\n"
+        "            if self.pending:\n                continue\n",
+        "fronts",
+    ),
+    Mutation(
+        "a request waits for ever behind those of a channel that ended",
+        "65eeaeef",
+        "gateway/front/channels/channel.py",
+        "        self.client.rouse()  # requests of this channel may be first in the backlog\n",
+        "",
+        "fronts",
+    ),
+    Mutation(
+        "a channel is closed at a broker that is about to be lost",
+        "65eeaeef",
+        "gateway/front/channels/channel.py",
+        "        if up is not None and not self.client.link.is_up:\n            return",
+        "        if False:\n            return",
+        "fronts",
+    ),
+    Mutation(
+        "a consumer that was being restored is forgotten at a second loss",
+        "cedaefc2",
+        "gateway/front/channels/recovery.py",
+        "    channel.sent.clear()\n"
+        "    channel.confirms_upstream = False\n"
+        "    waits = {request.consumer_tag for request in pending if type(request) is operations.Consume}\n",
+        "    waits = {\n"
+        "        request.consumer_tag for request in channel.sent.values() if type(request) is operations.Consume\n"
+        "    }\n"
+        "    channel.sent.clear()\n"
+        "    channel.confirms_upstream = False\n",
+        "fronts",
+    ),
+    Mutation(
+        "a request waits for ever behind a flush",
+        "e736bc26",
+        "gateway/front/channels/credit.py",
+        "        channel.client.tell(operations.Done(channel.number, serial, serial))\n    channel.client.rouse()\n",
+        "        channel.client.tell(operations.Done(channel.number, serial, serial))\n",
+        "fronts",
+    ),
+    Mutation(
+        "a channel that ends is closed at a broker that has ended it",
+        "e736bc26",
+        "gateway/front/links.py",
+        "            self._closing = False\n",
+        "            self._closing = False\n            raise\n",
+        "fronts",
+    ),
+    Mutation(
+        "a publish that is stored again has no mark",
+        "cbfb865f",
+        "gateway/front/store.py",
+        "                item.resent = True  # the ledger may have it",
+        "                pass  # the ledger may have it",
+        "fronts",
+    ),
+    Mutation(
+        "a publish that is stored again is there twice",
+        "994c87be",
+        "gateway/ledger/pending/outbox.py",
+        "call.known = known.intersection(call.resent)",
+        "call.known = set()",
+        "fronts",
+    ),
+    Mutation(
+        "a question under way when the broker is lost is refused",
+        "99ce392b",
+        "gateway/front/links.py",
+        "            except BrokerUnavailable:\n                await clock.sleep(ASK_AGAIN)\n",
+        "            except BrokerUnavailable as error:\n"
+        "                outcome = RemoteError(506, str(error))\n                break\n",
+        "fronts",
+    ),
+    Mutation(
+        "a channel whose client left in a commit stays open at the broker",
+        "6c01e3ba",
+        "gateway/front/links.py",
+        "        elif self.usable:  # a transaction was under way",
+        "        elif False:  # a transaction was under way",
+        "fronts",
+    ),
+    Mutation(
+        "a broker of 0-10 gives back at once what a rollback is to undo",
+        "58aaa546",
+        "gateway/front/channels/settling.py",
+        "return gives_back_at_once is channel.client.rules.transactional_release",
+        "return not (gives_back_at_once or channel.client.rules.transactional_release)",
+        "fronts",
+    ),
+    Mutation(
+        "a classic broker undoes with a rollback what a client of 0-10 has given back",
+        "cc0bda6f",
+        "gateway/front/channels/settling.py",
+        "return gives_back_at_once is channel.client.rules.transactional_release",
+        "return gives_back_at_once and channel.client.rules.transactional_release",
+        "fronts",
+    ),
+    Mutation(
+        "a classic session forgets what a rollback has undone",
+        "e736bc26",
+        "gateway/classic/client_channel.py",
+        "        if undecided and not committed:\n",
+        "        if False:\n",
+        "fronts",
+    ),
+    Mutation(
+        "a consumer with credit that is to begin in a commit never begins",
+        "da52fd13",
+        "gateway/front/channels/credit.py",
+        "        channel.client.host.later(START_AFTER, lambda: start(channel, consumer))\n"
+        "        return\n    consumer",
+        "        return\n    consumer",
+        "fronts",
+    ),
+    Mutation(
+        "several deliveries are settled in the client's order",
+        "65eeaeef",
+        "gateway/front/channels/settling.py",
+        "pairs = sorted(zip(numbers, entries, strict=True), key=lambda pair: pair[1].number)",
+        "pairs = list(zip(numbers, entries, strict=True))",
+        "fronts",
+    ),
+    Mutation(
+        "a front settles on a connection that has just been lost",
+        "65eeaeef",
+        "gateway/front/channels/channel.py",
+        "elif self.up is not None and self.client.link.is_up:",
+        "elif self.up is not None:",
+        "fronts",
+    ),
+    Mutation(
+        "an exclusive queue is there when its client has heard that it is cut off",
+        "ef35a156",
+        "gateway/front/client.py",
+        "        queues = self._queues_to_delete()\n"
+        "        if queues and self.open:\n            self.link.leave(self, queues, self._ended)\n"
+        "        else:\n            self._ended()\n",
+        "        self._ended()\n",
+        "fronts",
+    ),
+    Mutation(
+        "a session of 0-10 that is left as its connection ends is an error",
+        "2a6c805f",
+        "gateway/v010/server.py",
+        "        if channel is not None:  # the connection may have ended while the session was being left\n"
+        "            self._names.discard(channel.name)\n",
+        "        self._names.discard(self.channels[wire].name)\n",
+        "fronts",
+    ),
+    Mutation(
+        "what its broker forgot in a crash comes again without a mark",
+        "2ceabcd2",
+        "gateway/front/channels/deliveries.py",
+        "    if handed.add(known) and not operation.redelivered:\n",
+        "    if False:\n",
+        "fronts",
+    ),
+    # ---------------------------------------------------------------------------------------- webhooks
+    Mutation(
+        "an endpoint that fails and has no row left gets no message of its queue",
+        "456d77d5",
+        "gateway/webhooks/pusher.py",
+        "        if self._demand is Demand.LITTLE:\n            self.changed()",
+        "        if False:\n            self.changed()",
+        "pushes",
+    ),
     # ---------------------------------------------------------------------------------------- planted
     Mutation(
         "what the ledger has already is not acknowledged",
@@ -376,6 +550,12 @@ DEFECT_KINDS: Final[Mapping[str, str]] = {
     "an outcome counts that comes behind the end of the lease": "processes",
     "an outcome counts although another process has the key": "processes",
     "two ends of a key in one commit both count": "losses",
+    "a front sends again without a mark": "fronts",
+    "a front forgets what its broker has not confirmed": "fronts",
+    "a front confirms before its broker does": "fronts",
+    "a front confirms before its ledger has a publish": "fronts",
+    "a front lets newer publishes pass stored ones": "fronts",
+    "a front hands out a repeat as new": "fronts",
 }
 """Defects of ``defects.py`` -> the kind of the worlds that can show them; all others need no special one."""
 FIXES: Final[Mapping[str, str]] = {
