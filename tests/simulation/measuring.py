@@ -58,7 +58,7 @@ def in_few_words(problem: str) -> str:
     if " was handed out before " in head:
         return "handed out before an earlier message of its key"
     if not problem.startswith(("a failure", "task ", "not drained")):
-        head = head.split(": ", 1)[0]
+        head = _NAMES.sub("", head.split(": ", 1)[0])
     return head if len(head) <= WORDS_MAX else head[: WORDS_MAX - 1].rstrip() + "…"
 
 

@@ -73,5 +73,6 @@ def test_an_unknown_mutation_is_an_error() -> None:
 def test_problems_are_told_in_few_words() -> None:
     assert in_few_words("3 lost: m1.0, m2.0") == "3 lost"
     assert in_few_words("2 repeats without a mark: m1.0 (a at 1.0, b at 2.0)") == "2 repeats without a mark"
+    assert in_few_words(f"impossible events of {'0a' * 16}: sent twice") == "impossible events"
     assert in_few_words("task outbox of gateway left") == "task outbox of gateway left"
     assert len(in_few_words("a failure in gateway: " + "x" * 200)) == 70
