@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from gateway.config import ClusterSettings, Config, HttpSettings, OpsSettings
 from gateway.core.work.peers import CLOCKS, Peers, Seal, digest, shared_secret
-from gateway.errors import ConfigurationError, LedgerUnavailable
+from gateway.errors import ConfigurationError, LedgerUnavailable, PeerUnavailable
 from gateway.ledger.work import Peer
 from gateway.observing.telemetry import Metrics
 from tests.core.test_ownership import FakeLedger, Rows
@@ -173,6 +174,27 @@ async def test_leases_of_a_process_that_dies_meanwhile_are_lost() -> None:
     await peers.of_id(b"\x07" * 8)
     rows.alive.pop(7)
     assert await peers.settle(b"\x07" * 8, "acknowledge", "s", ["a"]) == [("a", "LEASE_LOST")]
+    await peers.close()
+
+
+async def test_leases_are_not_called_lost_where_a_process_had_the_request_before_it_died() -> None:
+    """It may have acknowledged them to its broker: nobody delivers them again then."""
+    rows = Rows()
+    peers = make(rows)
+
+    async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        rows.alive.pop(7)
+        writer.transport.abort()
+
+    server = await asyncio.start_server(take, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    rows.alive[7], rows.peers[7] = 1, peer(7, url=url)
+    with pytest.raises(PeerUnavailable) as caught:
+        await peers.settle(b"\x07" * 8, "acknowledge", "s", ["a"])
+    assert caught.value.outcome == "unknown"
+    assert not peers.others
+    server.close()
     await peers.close()
 
 

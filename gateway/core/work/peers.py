@@ -351,7 +351,7 @@ class Peers:
         with what became of it; ``LEASE_LOST`` where the process is gone, and its leases with it.
 
         Raises:
-            PeerUnavailable: it lives, and did not answer; the leases may be settled.
+            PeerUnavailable: it did not answer. It lives, or has got the request: the leases may be settled.
             LedgerUnavailable: it cannot be found out whether it lives.
         """
         peer = await self.of_id(owner) if self.shared else None
@@ -360,9 +360,9 @@ class Peers:
         request = SettleRequest(verb, subscription, list(ack_ids), arguments)
         try:
             answer = await self.request(peer, "/peer/settle", msgspec.msgpack.encode(request))
-        except PeerUnavailable:
+        except PeerUnavailable as error:
             await self._look()
-            if not any(other.id == owner for other in self._found.values()):
+            if _never_sent(error) and not any(other.id == owner for other in self._found.values()):
                 return [(ack_id, LOST) for ack_id in ack_ids]
             raise
         return msgspec.msgpack.decode(answer.body, type=list[tuple[str, str]])
@@ -393,6 +393,14 @@ class Peers:
             return [(ack_id, LOST) for ack_id in request.ack_ids]
         done = await self.settle_here(request.verb, request.subscription, request.ack_ids, **request.arguments)
         return [(ack_id, status) for ack_id, status in done]
+
+
+def _never_sent(error: PeerUnavailable) -> bool:
+    """Whether no connection was there to send the request on. Else a process that is gone by now may have done what it
+    was asked for."""
+    import httpx  # as in request
+
+    return isinstance(error.__cause__, httpx.ConnectError | httpx.ConnectTimeout | httpx.InvalidURL)
 
 
 def digest(config: Config, secret: bytes) -> str:
