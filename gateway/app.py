@@ -708,7 +708,10 @@ class _Server(uvicorn.Server):
         self.started = True
 
     def exit(self) -> None:
-        """Let requests under way finish, and end."""
+        """Let requests under way finish, and end. uvicorn tells the connections that are there; one that was accepted,
+        or is in its handshake, is made after that, and would keep the end waiting."""
+        protocol: Any = self.config.http_protocol_class
+        protocol.is_ending = True
         self.should_exit = True
         self._told.set()
 

@@ -261,6 +261,12 @@ async def test_the_connection_is_closed_where_either_side_says_so(connection: Co
     assert connection.transport.closing
 
 
+async def test_a_connection_that_is_made_while_the_server_ends_has_one_answer(connection: Connection) -> None:
+    type(connection.protocol).is_ending = True
+    assert b"connection: close\r\n" in await connection.ask(request())
+    assert connection.transport.closing
+
+
 async def test_an_answer_may_close_the_connection(connection: Connection) -> None:
     async def last(scope: Any, receive: Any, send: Any) -> None:
         headers = [(b"content-length", b"0"), (b"connection", b"close")]

@@ -91,6 +91,8 @@ class GuardedProtocol(HttpToolsProtocol):
     """One connection."""
 
     bounds = Bounds()
+    is_ending = False
+    """The server ends: a connection that is made now ends behind its first answer. Set on the class of the server."""
     _certificate: frozenset[str] = frozenset()
     place: ConnectionSlot | None = None
     """Where it has one before its handshake."""
@@ -197,7 +199,7 @@ class GuardedProtocol(HttpToolsProtocol):
             default_headers=self.server_state.default_headers,
             message_event=asyncio.Event(),
             expect_100_continue=self.expect_100_continue,
-            keep_alive=version != "1.0" and self.parser.should_keep_alive(),
+            keep_alive=version != "1.0" and self.parser.should_keep_alive() and not self.is_ending,
             on_response=self.on_response_complete,
         )
         if before is None or before.response_complete:
