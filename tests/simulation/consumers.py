@@ -7,14 +7,20 @@ import random
 import sqlite3
 from collections import Counter
 from contextlib import closing
+from datetime import datetime
 from itertools import cycle
-from typing import Any
+from typing import Any, Final
 
 from tests.faults.checker import Reception, Settled, digest
 from tests.faults.http import Hung, NoAnswer, NotSent
+from tests.simulation.producers import EQUAL
 from tests.simulation.scene import Scene
 from tests.simulation.surroundings.callers import WITHIN, Caller
+from tests.simulation.surroundings.loop import START, WALL
 from tests.simulation.worlds import Route
+
+TOLD: Final = 0.05
+"""So long before it ended, at most, a replay has acknowledged its last message, in seconds."""
 
 
 class Consumers:
@@ -64,7 +70,8 @@ class Consumers:
             hang_up = 0.02 * chance.random() if is_clumsy else None
             question = {"max_messages": chance.choice((1, 3, 10)), "wait": chance.choice((0.0, 0.1, 3.0, 3.0))}
             if scene.is_calm:
-                question["wait"] = 3.0
+                question["wait"] = 0.0 if scene.world.moment == "turns" else 3.0
+            waited = scene.brokers[route.end].waiting(route.last) if scene.world.moment == "turns" else set()
             try:
                 answer = await caller.request("POST", f"{path}:pull", question, {}, WITHIN, hang_up)
             except NotSent:
@@ -83,6 +90,8 @@ class Consumers:
                 continue
             messages = answer.json()["messages"]
             if not messages:
+                if left := waited & scene.brokers[route.end].waiting(route.last):
+                    scene.problem(f"a pull brought nothing, and {len(left)} messages were there", route.name)
                 if not question["wait"]:
                     await asyncio.sleep(0.1)
                 continue
@@ -174,6 +183,9 @@ class Consumers:
             reception.forgotten = True
         marks = [name for name in ("redelivered", "resent") if getattr(reception, name)]
         scene.note("receive", id, "from", route.name, *marks, f"attempt {reception.attempt}")
+        if id == EQUAL:
+            scene.equals.append(reception)
+            return reception
         return scene.history.receive(reception)
 
     def read_logs(self) -> None:
@@ -194,7 +206,10 @@ class Consumers:
             reception = Reception(id=id, digest=expected, gateway_id=message_id.hex(), redelivered=bool(redelivered))
             reception.resent = b'"resent"' in properties
             reception.settled = Settled.ACKED
-            scene.history.receive(reception)
+            if id == EQUAL:
+                scene.equals.append(reception)
+            else:
+                scene.history.receive(reception)
             scene.note("log", id, "from", route.name, "redelivered" if redelivered else "")
 
     # ------------------------------------------------------------------------------------------- driven back
@@ -213,6 +228,7 @@ class Consumers:
         scene = self.scene
         number, is_asked = 0, False
         queue = {"broker": route.end, "queue": route.dead}
+        waited: set[Any] = set()
         for caller in cycle(scene.callers()):
             await asyncio.sleep(0.5)
             id = f"{route.name}-{number}"
@@ -220,6 +236,7 @@ class Consumers:
                 if not is_asked:
                     if not scene.brokers[route.end].ready().get(route.dead):
                         continue
+                    waited = scene.brokers[route.end].waiting(route.dead)
                     request = {"id": id, "source": {"queue": queue}}
                     answer = await caller.request("POST", "/v1/replays", request, {}, WITHIN)
                     scene.note("replay", id, answer.status, answer.json().get("code", ""))
@@ -232,4 +249,14 @@ class Consumers:
                 continue
             if answer.status == 200 and (state := answer.json()["state"]) in ("done", "failed", "cancelled"):
                 scene.note("replay", id, state, answer.json()["reason"])
+                if state == "done" and self._has_heard(answer.json()["ended_at"]):
+                    left = waited & scene.brokers[route.end].waiting(route.dead)
+                    if left:
+                        scene.problem(f"a replay is done, and has left {len(left)} of its messages", id)
                 number, is_asked = number + 1, False
+
+    def _has_heard(self, ended_at: str) -> bool:
+        """Whether a broker has had all that a replay told it before it ended, where connections are only reset."""
+        scene = self.scene
+        ended = datetime.fromisoformat(ended_at).timestamp() - WALL + START
+        return scene.world.moment == "redrives" and scene.network.cut_at < ended - TOLD

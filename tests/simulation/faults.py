@@ -6,6 +6,7 @@ import asyncio
 from contextlib import suppress
 
 from tests.faults.http import NoAnswer, NotSent
+from tests.simulation.rare_faults import RareFaults
 from tests.simulation.rotations import Rotations
 from tests.simulation.scene import Scene
 from tests.simulation.surroundings.callers import WITHIN, Caller
@@ -27,11 +28,11 @@ class Faults:
     """Those who do the faults of a world."""
 
     def __init__(self, scene: Scene, rotations: Rotations) -> None:
-        self.scene, self.rotations = scene, rotations
+        self.scene, self.rotations, self.rare = scene, rotations, RareFaults(scene)
         self.alarms: dict[tuple[str, int], asyncio.Event] = {}
         """What shall happen at a commit or a message: of whom, and its number."""
         for fault in scene.world.faults:
-            if " at " in fault.kind:
+            if " at " in fault.kind and fault.kind != "strand at commit":
                 self.alarms[fault.target, int(fault.at)] = asyncio.Event()
         scene.seams.ledgers.on_commit = self._commit
         scene.seams.on_message = self._message
@@ -40,12 +41,14 @@ class Faults:
         """Have a fault happen in its time, and wait until it is over."""
         scene = self.scene
         kind, target, amount = fault.kind, fault.target, fault.amount
-        if " at " in kind:
+        if kind == "strand at commit":
+            kind = "strand"
+        elif " at " in kind:
             with suppress(TimeoutError):
                 async with asyncio.timeout(1.0):
                     await self.alarms[target, int(fault.at)].wait()
             self.alarms.pop((target, int(fault.at)), None)
-            kind = kind.partition(" ")[0]
+            kind = kind.partition(" at ")[0]
         else:
             await asyncio.sleep(fault.at)
         if kind == "crash":
@@ -81,6 +84,8 @@ class Faults:
             await asyncio.sleep(amount)
             scene.seams.ledgers.failing.discard(target)
             scene.note("fault", "ledger works")
+        elif kind in self.rare.kinds:
+            await self.rare.kinds[kind](fault)
         elif kind == "lose":
             await self._lose(fault.other, target, amount)
 
@@ -140,6 +145,7 @@ class Faults:
         if process is None:
             return
         process.commits += 1
+        self.rare.committing(node, process.commits)
         alarm = self.alarms.get((node.name, process.commits))
         if alarm is None or not self.scene.is_working or process.app is None:
             return

@@ -118,6 +118,8 @@ class Judge:
         scene.result.counts["duplicated"] = verdict.duplicated
         scene.result.problems += verdict.problems
         self._judge_order()
+        self._judge_equals()
+        self._judge_forgotten()
         self._judge_events()
         for left in self._rows():
             scene.problem(f"in doubt after recovery: {left}")
@@ -148,6 +150,31 @@ class Judge:
                     and first[id] < done.get(earlier, float("inf"))
                 ):
                     scene.problem(f"{id} was handed out before {earlier}, published before it with its key, was done")
+
+    def _judge_equals(self) -> None:
+        """Of messages that have one id and one body, each comes, and each that comes again has a mark. Nobody can tell
+        which is which, so they are counted."""
+        stranger, equals = self.scene.world.stranger, self.scene.equals
+        if stranger is None or not stranger.equal:
+            return
+        kept = sum(each.settled in (Settled.ACKED, Settled.UNCLEAR) for each in equals)
+        if kept < stranger.messages:
+            self.scene.problem(f"{stranger.messages - kept} lost", "of equal messages")
+        fresh = sum(not each.marked for each in equals)
+        if fresh > stranger.messages:
+            self.scene.problem(f"{fresh - stranger.messages} repeats without a mark", "of equal messages")
+
+    def _judge_forgotten(self) -> None:
+        """What a broker delivers again, and has forgotten, has a mark of its own, for the ledger knows it. That
+        attempts have one ``webhook-id`` is not enough."""
+        received, at = self.scene.forgotten
+        fresh = [
+            each.id
+            for each in self.scene.history.receptions
+            if each.since > at and each.id in received and not each.marked
+        ]
+        if fresh:
+            self.scene.problem(f"{len(fresh)} that the ledger knows came again without a mark", *fresh)
 
     def _judge_events(self) -> None:
         """Every event of the ledger follows one that it may follow."""

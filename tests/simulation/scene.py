@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.faults.checker import History
+from tests.faults.checker import History, Reception
 from tests.simulation.surroundings.callers import Caller
 from tests.simulation.surroundings.far import FarBroker
 from tests.simulation.surroundings.gateways import GatewayProcess
@@ -61,8 +61,15 @@ class Scene:
         """Of all messages that were sent."""
         self.told: list[tuple[int, str, str, float, float]] = []
         """Acknowledged publishes in order: route, order key, id, when it was begun, when it was answered."""
+        self.came: set[str] = set()
+        """Messages that a broker has had."""
+        self.equals: list[Reception] = []
+        """Receptions of messages that have one id and one body."""
+        self.forgotten: tuple[set[str], float] = set(), float("inf")
+        """What had been received when a broker forgot that it had delivered anything, and when that was."""
         self.rejected: set[str] = set()
         """What consumers have rejected: it is dead until it is tried again."""
+        self.seams.on_body = lambda body: self.came.add(body.split(None, 1)[0].decode())
 
     def note(self, kind: str, *words: object) -> None:
         """Write a line of the trace."""

@@ -60,9 +60,13 @@ def _of_route(route: Route, change: int, *, is_signed: bool) -> dict[str, Any]:
         bridge = f"bridges.{route.name}"
         settings[f"{bridge}.source"] = {"broker": route.broker, "queue": route.name}
         settings[f"{bridge}.target"] = {"broker": route.target, "routing_key": route.last}
-        settings[f"{bridge}.acknowledge"] = route.acknowledge
+        settings[f"{bridge}.acknowledge"] = route.changed if route.changed and change else route.acknowledge
+        if route.prefetch:
+            settings[f"{bridge}.prefetch"] = route.prefetch
     if route.tap:
-        settings[f"{where}.prefetch"] = 3 + change
+        settings[f"{where}.prefetch"] = (route.prefetch or 3) + change
+        if route.depth:
+            settings[f"{where}.until"] = "depth"
         return settings
     if route.dead:
         settings[f"{where}.dead_letter_routing_key"] = route.dead

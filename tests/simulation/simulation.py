@@ -106,6 +106,9 @@ class Simulation:
         if scene.world.rotates:
             self.rotations.begin()
         await self._start_brokers()
+        stranger = scene.world.stranger
+        if stranger is not None and stranger.pause < 0.0:
+            await self.producers.put(stranger)
         if any(route.push for route in scene.world.routes):
             await scene.network.create_server(self.receiver.protocol, "127.0.0.1", RECEIVER_PORT)
         for process in scene.gateways:
@@ -118,6 +121,8 @@ class Simulation:
             process.commits = 0
         scene.is_working = True
         work = self.producers.start() + self.clients.start()
+        if stranger is not None and stranger.pause >= 0.0:
+            work.append(scene.spawn(self.producers.put(stranger), "stranger"))
         self.consumers.start()
         faults = [scene.spawn(self.faults.do(fault), f"fault {fault.kind}") for fault in scene.world.faults]
         await asyncio.gather(*faults)
@@ -141,6 +146,8 @@ class Simulation:
             broker = FarBroker(name, BROKER_PORT + number, scene.loop, scene.network, chance, scene.note)
             scene.brokers[name] = broker
             await broker.start()
+            if scene.world.moment == "turns":
+                broker.be_busy()
         front = scene.world.front
         if front is not None:
             scene.brokers[front.broker].declare(front.queue)

@@ -14,6 +14,8 @@ CLUSTER: Final = 12
 """The world of every so manyth seed has two processes of the gateway."""
 FRONTS: Final = 9
 """In the world of every so manyth seed AMQP clients use a front of the gateway."""
+MOMENTS: Final = 18
+"""In the world of every so manyth seed a rare moment is made likely: one process, no front."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,8 @@ class Route:
     """The broker that a bridge moves it to, where its consumer waits; empty: there is no bridge."""
     acknowledge: str = "on-confirm"
     """When the bridge tells its source."""
+    changed: str = ""
+    """The same once the configuration was changed; empty: it stays so."""
     push: bool = False
     """Its messages are pushed to a receiver of webhooks."""
     reject: float = 0.0
@@ -37,6 +41,10 @@ class Route:
     """Rejected messages go to a dead-letter queue instead, and replays drive them back."""
     tap: bool = False
     """Its messages go into the message log; there is no subscription."""
+    depth: bool = False
+    """The tap takes what the queue held at the start, and no more."""
+    prefetch: int = 0
+    """Of its bridge or tap; 0: what it is by default."""
 
     @property
     def end(self) -> str:
@@ -74,6 +82,22 @@ class Publish:
     """Seconds after which the gateway is to publish it; 0: at once."""
     twin: bool = False
     """Its publisher gives all such messages of a route the same id."""
+    own_keys: bool = False
+    """Each of its messages has an Idempotency-Key; the request has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stranger:
+    """Somebody who puts messages into the queue of a route, past the gateway."""
+
+    route: int
+    messages: int
+    pause: float
+    """Seconds between two messages; negative: all are there before the gateway starts."""
+    equal: bool = False
+    """All of them have the same id and the same body."""
+    was_out: bool = False
+    """They were out and given back when they come, so that all are said to come again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +168,9 @@ class World:
     gateways: int = 1
     """Processes of the gateway, which share the ledger."""
     front: Front | None = None
+    moment: str = ""
+    """The rare moment that is made likely, see ``MOMENT_MAKERS``."""
+    stranger: Stranger | None = None
 
     @property
     def is_shared(self) -> bool:
@@ -167,7 +194,7 @@ class World:
         ]
         lines += [f"  {route}" for route in self.routes]
         lines += [f"  {publish}" for publish in self.publishes]
-        lines += [f"  {self.front}"] if self.front is not None else []
+        lines += [f"  {each}" for each in (self.front, self.stranger) if each is not None]
         lines += [f"  {fault}" for fault in self.faults]
         return "\n".join(lines)
 
@@ -186,7 +213,19 @@ KINDS: Final[Mapping[str, Callable[[World], bool]]] = {
     "retries": lambda world: any(route.reject and not route.redrive for route in world.routes),
     "schedules": lambda world: any(publish.delay for publish in world.publishes),
     "taps": lambda world: any(route.tap for route in world.routes),
+    "turns": lambda world: world.moment == "turns",
     "twins": lambda world: any(publish.twin for publish in world.publishes),
+    "branches": lambda world: world.moment == "branches",
+    "claims": lambda world: world.moment == "claims",
+    "depths": lambda world: world.moment == "depths",
+    "equals": lambda world: world.moment == "equals",
+    "forgetting": lambda world: world.moment == "forgetting",
+    "losing again": lambda world: world.moment == "losing again",
+    "modes": lambda world: world.moment == "modes",
+    "redrives": lambda world: world.moment == "redrives",
+    "restarts": lambda world: world.moment == "restarts",
+    "strands": lambda world: world.moment == "strands",
+    "unreadable": lambda world: world.moment == "unreadable",
 }
 """Kinds of worlds: name -> whether a world is of this kind. The empty name has all."""
 
@@ -223,6 +262,8 @@ def draw(seed: int) -> World:
         world = _with_another_gateway(world)
     elif seed % FRONTS == 3:
         world = _with_front(world)
+    elif seed % MOMENTS == 5:
+        return _with_moment(world)
     return _with_rotations(world) if seed % ROTATIONS == 2 else world
 
 
@@ -370,3 +411,179 @@ def _draw(seed: int) -> World:
         ledger_seconds=rng.choice((0.0, 0.0, 0.003, 0.02)),
         settings={"ledger.intent": rng.choice(("needed", "always"))},
     )
+
+
+# ------------------------------------------------------------------------------------------------ rare moments
+
+
+def _with_moment(world: World) -> World:
+    """A world in which one of the rare moments is likely, and little else goes wrong."""
+    rng = random.Random(f"moment of world {world.seed}")
+    # Each draws a number of its own, so that a further one takes few worlds from the others.
+    moment = min(MOMENT_MAKERS, key=lambda name: random.Random(f"{name} in world {world.seed}").random())
+    return MOMENT_MAKERS[moment](replace(world, moment=moment, faults=()), rng)
+
+
+def _time(rng: random.Random, least: float, most: float) -> float:
+    return round(least + (most - least) * rng.random(), 4)
+
+
+def _on_one_route(world: World, **changes: Any) -> tuple[Publish, ...]:
+    """All publishes on the only route."""
+    return tuple(replace(each, route=0, **changes) for each in world.publishes)
+
+
+def _of_claims(world: World, rng: random.Random) -> World:
+    """Answers of a slow ledger come in the turn in which their callers give up."""
+    faults = [Fault(_time(rng, 0.0, 0.2), "slow ledger", "gateway", "", 1.5)]
+    faults += [
+        Fault(_time(rng, 0.2, 1.5), "pause", "gateway", "", _time(rng, 0.15, 0.4)) for _ in range(rng.choice((1, 2, 3)))
+    ]
+    publishes = tuple(replace(each, keyed=True, hang_up=None, delay=0.0) for each in world.publishes)
+    settings = {**world.settings, "http.confirm_timeout": 0.3}
+    return replace(world, publishes=publishes, faults=tuple(faults), settings=settings)
+
+
+def _of_branches(world: World, rng: random.Random) -> World:
+    """A branch cannot be undone at once: the ledger is slow, or fails."""
+    brokers = {"a": world.brokers["a"], "b": "0-10"}
+    route = Route("q0", rng.choice(("a", "b")), rng.choice(("broker", "ledger")), False, "b", "dtx")
+    publishes = _on_one_route(world, delay=0.0)
+    kind = rng.choice(("reset and slow at message", "reset and failing at message"))
+    faults = (Fault(rng.randint(1, 12), kind, route.broker, "b", _time(rng, 0.0, 0.08)),)
+    slowness = rng.choice((10, 50))
+    return replace(world, brokers=brokers, routes=(route,), publishes=publishes, faults=faults, slowness=slowness)
+
+
+def _of_depths(world: World, rng: random.Random) -> World:
+    """A tap ends when it has what its queue held at the start. It may have acknowledged the first of a prefetch before
+    the last has come."""
+    prefetch = rng.randint(5, 12)
+    routes = (
+        Route("q0", "a", "broker", False, tap=True, depth=True, prefetch=prefetch), Route("q1", "a", "broker", False)
+    )  # fmt: skip
+    publishes = tuple(replace(each, route=1) for each in world.publishes)
+    stranger = Stranger(0, prefetch + rng.randint(1, 4), -1.0)
+    brokers = {**world.brokers, "a": "0-10"}
+    world = replace(world, routes=routes, publishes=publishes, stranger=stranger, brokers=brokers)
+    return replace(world, slowness=50, split=0.9, ledger_seconds=0.0)
+
+
+def _of_equals(world: World, rng: random.Random) -> World:
+    """Messages of one id and body are said to come again, because somebody has looked at them: where a stranger has put
+    them, or where a bridge has."""
+    faults = [Fault(_time(rng, 0.0, 0.3), rng.choice(("slow ledger", "ledger")), "gateway", "", _time(rng, 0.0, 0.5))]
+    stranger = Stranger(0, rng.randint(2, 25), -1.0, equal=True, was_out=True)
+    where = rng.choice(("bridge", "tap", "behind a bridge"))
+    if where == "bridge":  # its consumer has no ledger, which would leave out repeats
+        route = Route("q0", "a", "broker", False, "a", prefetch=rng.choice((1, 2, 3)))
+    elif where == "tap":
+        route = Route("q0", "a", "ledger", False, tap=True)
+    else:
+        route = Route("q0", "a", "ledger", False, "a")
+        faults.append(Fault(0.0, "look", "a", route.last, 2.0))
+        stranger = replace(stranger, pause=_time(rng, 0.001, 0.05), was_out=False)
+    publishes = _on_one_route(world, twin=False)
+    return replace(world, routes=(route,), publishes=publishes, faults=tuple(faults), stranger=stranger, clumsy=0.0)
+
+
+def _of_forgetting(world: World, rng: random.Random) -> World:
+    """A broker crashes, gets none of the acknowledgements, and forgets that it has delivered anything. Until then its
+    messages have been refused by their receiver, so that the ledger has them."""
+    route = Route("q0", "a", "broker", False, push=True)
+    faults = (Fault(_time(rng, 0.02, 0.4), "forget", "a", "gateway", 3.0),)
+    publishes = _on_one_route(world, twin=False, delay=0.0, hang_up=None)
+    return replace(world, routes=(route,), publishes=publishes, faults=faults, clumsy=1.0)
+
+
+def _of_losing_again(world: World, rng: random.Random) -> World:
+    """The ledger is away for one commit after another."""
+    world = _with_another_gateway(world)
+    faults = (Fault(_time(rng, 0.05, 0.6), "lose again", rng.choice(("gateway", "gateway2")), "", rng.randint(2, 5)),)
+    routes = tuple(replace(each, ordered=False, lease="broker", push=False, reject=0.0) for each in world.routes)
+    return replace(world, routes=routes, faults=faults)
+
+
+def _of_modes(world: World, rng: random.Random) -> World:
+    """A process dies as its bridge has published a message, and the next one has another mode for the bridge."""
+    brokers = {"a": world.brokers["a"], "b": "0-10"}
+    route = Route("q0", rng.choice(("a", "b")), "broker", False, "b", changed="dtx")
+    fault = Fault(rng.randint(1, 14), "kill and change at message", "b", "gateway")
+    publishes = _on_one_route(world, delay=0.0)
+    return replace(world, brokers=brokers, routes=(route,), publishes=publishes, faults=(fault,))
+
+
+def _of_redrives(world: World, rng: random.Random) -> World:
+    """The connection is lost before a replay has acknowledged what it has sent, while the ledger is slow."""
+    route = Route("q0", "a", rng.choice(("broker", "ledger")), False, reject=0.5, redrive=True)
+    faults = [Fault(0.3, "slow ledger", "gateway", "", 4.0)]
+    faults += [Fault(_time(rng, 0.5, 4.0), "reset", "a", "gateway") for _ in range(rng.choice((2, 3, 4)))]
+    publishes = _on_one_route(world, delay=0.0, hang_up=None)
+    return replace(world, routes=(route,), publishes=publishes, faults=tuple(faults), clumsy=0.0)
+
+
+def _of_restarts(world: World, rng: random.Random) -> World:
+    """The process ends while it claims what one that died may have sent."""
+    route = Route("q0", "a", rng.choice(("broker", "ledger")), False)
+    publishes = _on_one_route(world, delay=rng.choice((0.05, 0.1, 0.3)), keyed=False, twin=False)
+    fault = Fault(rng.randint(1, 8), "restart at message", "a", "gateway", rng.choice((1, 1, 2, 3)))
+    return replace(world, routes=(route,), publishes=publishes, faults=(fault,), ledger_seconds=0.0)
+
+
+def _of_strands(world: World, rng: random.Random) -> World:
+    """A process is cut off from its broker, and sleeps until the other one has its work."""
+    keyed = rng.random() < 0.7
+    own_keys = keyed and rng.random() < 0.5
+    publishes = tuple(
+        replace(each, keyed=keyed and not own_keys, own_keys=own_keys, delay=0.0, hang_up=None)
+        for each in world.publishes
+    )
+    routes = tuple(replace(route, ordered=False) for route in world.routes)  # it may break order
+    world = replace(_with_another_gateway(replace(world, routes=routes, publishes=publishes)), faults=())
+    broker, name = rng.choice(sorted(world.brokers)), rng.choice(("gateway", "gateway2"))
+    amount = round(world.settings["ledger.shard_lease"] * (1.2 + rng.random()), 4)
+    fault = Fault(rng.randint(1, 10), "strand at message", broker, name, amount)
+    if keyed:
+        fault = Fault(rng.randint(1, 10), "strand at commit", name, broker, amount)
+    settings = {**world.settings, "ledger.intent": "always"}
+    return replace(world, faults=(fault,), settings=settings)
+
+
+def _of_turns(world: World, rng: random.Random) -> World:
+    """A broker hands out few messages in a turn, while one consumer asks for what is there."""
+    route = Route("q0", "a", "broker", False)
+    stranger = Stranger(0, rng.randint(5, 25), rng.choice((-1.0, 0.0, 0.01)))
+    publishes = _on_one_route(world, hang_up=None)
+    brokers = {**world.brokers, "a": "0-10"}
+    return replace(
+        world, brokers=brokers, routes=(route,), publishes=publishes, stranger=stranger, consumers=1, clumsy=0.0
+    )
+
+
+def _of_unreadable(world: World, rng: random.Random) -> World:
+    """The ledger cannot be read, nor written, while a reload changes a subscription."""
+    route = Route("q0", "a", rng.choice(("broker", "ledger")), rng.random() < 0.3, push=True)
+    route = replace(route, lease="ledger") if route.ordered else route
+    at = _time(rng, 0.1, 0.5)
+    later = round(at + rng.choice((0.02, 0.3, 2.0)) * rng.random(), 4)
+    away = Fault(later, "unreadable", "gateway", "", _time(rng, 1.0, 6.0))
+    faults = (Fault(at, "reload", "gateway"), away)
+    publishes = _on_one_route(world)
+    return replace(world, routes=(route,), publishes=publishes, faults=faults, clumsy=0.5)
+
+
+MOMENT_MAKERS: Final[Mapping[str, Callable[[World, random.Random], World]]] = {
+    "branches": _of_branches,
+    "claims": _of_claims,
+    "depths": _of_depths,
+    "equals": _of_equals,
+    "forgetting": _of_forgetting,
+    "losing again": _of_losing_again,
+    "modes": _of_modes,
+    "redrives": _of_redrives,
+    "restarts": _of_restarts,
+    "strands": _of_strands,
+    "turns": _of_turns,
+    "unreadable": _of_unreadable,
+}
+"""Rare moment -> what makes it likely in a world."""

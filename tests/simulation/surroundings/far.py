@@ -15,7 +15,9 @@ from typing import Any
 
 import msgspec
 
+from gateway.amqp.message import Message, Properties
 from gateway.amqp.operations import DeclareQueue
+from gateway.broker.queues import Envelope
 from gateway.broker.server import EmbeddedBroker
 from gateway.config import EmbeddedSettings
 from gateway.limits import DEFAULT_BROKER_LIMITS
@@ -57,6 +59,22 @@ class FarBroker:
         """Declare a durable queue."""
         self.vhost.declare_queue(DeclareQueue(1, name, True, arguments=arguments), name, _Nobody(), self.loop.now)
 
+    def put(self, name: str, body: bytes, id: str, *, was_out: bool) -> asyncio.Task[None]:
+        """Have a stranger publish a persistent message, which has its confirm. ``was_out``: somebody takes what waits
+        in the queue, and gives it back."""
+
+        async def put() -> None:
+            while not self.is_up:
+                await asyncio.sleep(0.01)
+            message = Message(body, Properties(message_id=id, delivery_mode=2))
+            envelope = Envelope(self.vhost.memory, message, "", name)
+            queue = self.vhost.queues[name]
+            queue.publish(envelope, self.loop.now, True)
+            if was_out:
+                self.look(name)
+
+        return self.loop.start(self.node, put(), f"put {name}")
+
     @property
     def vhost(self) -> Any:
         """The only virtual host."""
@@ -66,11 +84,31 @@ class FarBroker:
         """Queue -> how many messages wait."""
         return {name: queue.ready for name, queue in self.vhost.queues.items() if queue.ready}
 
-    def crash(self, seconds: float) -> asyncio.Task[None]:
-        """Crash, and be back after ``seconds``."""
-        return self.loop.start(self.node, self._crash(seconds), f"crash {self.name}")
+    def be_busy(self) -> None:
+        """Do little in each turn: time passes whenever the clock is looked at, though only for the turns."""
+        turn, time = self.server.broker.turn, self.loop.now
 
-    async def _crash(self, seconds: float) -> None:
+        def clock() -> float:
+            nonlocal time
+            time += 1.5 * turn._length * self.chance.random()
+            return time
+
+        turn.clock = clock
+
+    def look(self, name: str) -> None:
+        """Have somebody take all that waits in a queue, and give it back."""
+        for entry in self._waiting(self.vhost.queues[name]):
+            entry.redelivered = True
+
+    def waiting(self, name: str) -> set[Any]:
+        """The messages that wait in a queue."""
+        return {entry.envelope for entry in self._waiting(self.vhost.queues[name])}
+
+    def crash(self, seconds: float, *, forgets: bool = False) -> asyncio.Task[None]:
+        """Crash, and be back after ``seconds``. ``forgets``: that it has delivered what comes back to its queues."""
+        return self.loop.start(self.node, self._crash(seconds, forgets), f"crash {self.name}")
+
+    async def _crash(self, seconds: float, forgets: bool) -> None:
         if not self.is_up:
             return
         self.is_up = False
@@ -86,14 +124,16 @@ class FarBroker:
         # has was never confirmed.
         for queue in self.vhost.queues.values():
             self._forget(queue, self.network.heard.get(self.name, -1.0))
+            if forgets:
+                for entry in self._waiting(queue):
+                    entry.redelivered = False
         await asyncio.sleep(seconds)
         self.network.listeners[self.port] = listener
         self.is_up = True
         self.note("fault", "back", self.name)
 
     def _forget(self, queue: Any, heard: float) -> None:
-        waiting = [entry for line in queue._lines for entry in line if entry.ready]
-        for entry in waiting:
+        for entry in self._waiting(queue):
             if queue.name == self.forgetful:
                 entry.redelivered = False
             came, _ = self.entered.get(entry.envelope, (0.0, 0))
@@ -102,6 +142,10 @@ class FarBroker:
                 self.note("fault", "unconfirmed message lost", self.name, queue.name)
                 queue.take(entry)
                 entry.drop()
+
+    @staticmethod
+    def _waiting(queue: Any) -> list[Any]:
+        return [entry for line in queue._lines for entry in line if entry.ready]
 
 
 class _Nobody:

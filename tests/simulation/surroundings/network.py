@@ -36,6 +36,8 @@ class Network:
         self.parted: set[frozenset[str]] = set()
         self.heard: dict[str, float] = {}
         """Node -> when it wrote what others have of it last."""
+        self.cut_at = -1.0
+        """When all connections between two nodes were reset last."""
         self.slowness = 2
         """Most steps of latency."""
         self.split = 0.1
@@ -115,6 +117,14 @@ class Network:
         self.parted.discard(frozenset((one, two)))
         for transport in [*self.transports.values(), *self.leaving]:
             transport.wake()
+
+    def cut_off(self, one: str, two: str) -> None:
+        """Reset all connections between two nodes."""
+        self.note("net", "reset", one, two)
+        self.cut_at = self.loop.now
+        for transport in list(self.transports.values()):
+            if {transport.node.name, transport.other.node.name} == {one, two}:
+                transport.reset()
 
     def add(self, transport: Transport) -> None:
         self._number += 1

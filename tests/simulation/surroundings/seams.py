@@ -172,6 +172,8 @@ class Ledgers:
         """Nodes whose connection is cut during the next commit; then their ledger is away."""
         self.away: set[str] = set()
         """Nodes that cannot reach the ledger."""
+        self.unreadable: set[str] = set()
+        """Nodes that cannot read it."""
         self.slow: dict[str, float] = {}
         """Node -> how long its transactions take, in seconds."""
         self.connections: dict[Node, list[Any]] = {}
@@ -198,6 +200,8 @@ class Seams:
         self.ledgers = Ledgers()
         self.on_message: Callable[[str, int], None] = lambda name, count: None
         """Called with the name of a far broker and how many messages have come to it."""
+        self.on_body: Callable[[bytes], None] = lambda body: None
+        """Called with the body of a message that has come to a far broker."""
         self.is_shared = False
         """Several processes use the ledger."""
         self._inside = False
@@ -300,6 +304,12 @@ class Seams:
             raise sqlite3.OperationalError(CUT_OFF)
         begin(connection)
 
+    def reads(self, connection: Any, begin: Callable[[Any], None]) -> None:
+        """A node begins a transaction that reads."""
+        if NODE.get().name in self.ledgers.unreadable:
+            raise sqlite3.OperationalError("disk I/O error")
+        begin(connection)
+
     def commits(self, connection: Any, commit: Callable[[Any], None]) -> None:
         """A node commits."""
         node = NODE.get()
@@ -364,9 +374,11 @@ def _kept(original: Callable[..., sa.Engine]) -> Callable[..., sa.Engine]:
         if found is None:
             found = ENGINES[key] = original(database, begin, cache, **options)
             sa.event.listen(found, "connect", lambda connection, _: SEAMS[-1].connected(connection))
-            if begin != "BEGIN":
-                dialect: Any = found.dialect
-                begun, commit = dialect.do_begin, dialect.do_commit
+            dialect: Any = found.dialect
+            begun, commit = dialect.do_begin, dialect.do_commit
+            if begin == "BEGIN":
+                dialect.do_begin = lambda connection: SEAMS[-1].reads(connection, begun)
+            else:
                 dialect.do_begin = lambda connection: SEAMS[-1].begins(connection, begun)
                 dialect.do_commit = lambda connection: SEAMS[-1].commits(connection, commit)
                 dialect.is_disconnect = lambda error, *_: CUT_OFF in str(error)
@@ -408,6 +420,7 @@ def _noted(original: Callable[..., bool]) -> Callable[..., bool]:
         if entered is not None:  # what a prepared branch holds was durable before
             entered.setdefault(envelope, (-1.0 if promised else now, envelope.publisher))
             SEAMS[-1].on_message(name, len(entered))
+            SEAMS[-1].on_body(envelope.message.body)
         return original(queue, envelope, now, promised)
 
     return publish
