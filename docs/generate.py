@@ -1060,19 +1060,31 @@ def trace_attributes() -> Iterator[str]:
 
 WORLDS: Final = {
     "": "",
+    "branches": "branches that cannot be undone at once",
     "bridges": "bridges",
+    "claims": "answers for callers who give up",
+    "depths": "a tap that ends",
     "dtx": "`dtx`",
+    "equals": "equal messages",
+    "forgetting": "a broker that forgets",
+    "losing again": "one lost answer of the ledger after another",
     "fronts": "fronts",
     "losses": "a ledger that goes away",
+    "modes": "a bridge that changes its mode",
     "orders": "order keys",
     "processes": "two processes",
     "pushes": "pushes",
+    "redrives": "replays that lose connections",
     "reloads": "a reload",
     "replays": "replays",
+    "restarts": "an end soon after a start",
     "retries": "retries",
     "schedules": "scheduled publishes",
+    "strands": "a process that is cut off and sleeps",
     "taps": "taps",
+    "turns": "a busy broker",
     "twins": "ids used twice",
+    "unreadable": "a ledger that cannot be read",
 }
 """Kind of simulated worlds -> what they have."""
 

@@ -61,8 +61,7 @@ ALL: Final = (
         "gateway/replays/queues.py",
         "wanted = max(left, 0) or landed.total()",
         "wanted = max(left, 0)",
-        "replays",
-        60_641,
+        "redrives",
     ),
     Mutation(
         "a replay does not mark a further copy of a message",
@@ -89,7 +88,7 @@ ALL: Final = (
         "gateway/core/sources/deduplicator.py",
         "repeated=candidate.strange and self._memory.has(delivery.channel, candidate.key, candidate.sha256, row.at),",
         "repeated=False,",
-        "twins",
+        "equals",
     ),
     Mutation(
         "a consumer's channel stays open where its close is canceled",
@@ -132,7 +131,7 @@ ALL: Final = (
         "gateway/core/publishing/sending.py",
         "if resent or row.doubtful else",
         "if resent else",
-        "schedules",
+        "restarts",
     ),
     Mutation(
         "a claim stays where its caller is canceled with its answer",
@@ -140,6 +139,7 @@ ALL: Final = (
         "gateway/ledger/writing/writer.py",
         "            if not call.future.cancelled() and call.future.exception() is None:  # in the turn",
         "            if False:  # in the turn",
+        "claims",
     ),
     Mutation(
         "events of a scheduled publish that another process has count",
@@ -163,7 +163,7 @@ ALL: Final = (
         "gateway/core/publishing/keys.py",
         "            disown(results)\n",
         "            pass\n",
-        "processes",
+        "strands",
     ),
     Mutation(
         "a message gets the outcome of a key that another process has",
@@ -171,7 +171,7 @@ ALL: Final = (
         "gateway/core/publishing/keyed_messages.py",
         "        disown([result for line, result in zip(lines, results, strict=True) if line.item.key in lost])\n",
         "",
-        "processes",
+        "strands",
     ),
     Mutation(
         "a push does not look for what its broker may have forgotten",
@@ -179,7 +179,7 @@ ALL: Final = (
         "gateway/webhooks/pusher.py",
         "lambda keys: parts.ledger.seen(self._arrivals.scope, keys), settings.prefetch",
         "lambda keys: parts.ledger.seen(self._arrivals.scope, keys), 0",
-        "pushes",
+        "forgetting",
     ),
     Mutation(
         "a tap of 0-10 gets no more credit once it is used up",
@@ -187,7 +187,7 @@ ALL: Final = (
         "gateway/v010/client_channel.py",
         "elif subscription.credit == 0 and subscription.owed:",
         "elif False:",
-        "taps",
+        "depths",
     ),
     Mutation(
         "message.flush is complete before all that it brings",
@@ -195,6 +195,7 @@ ALL: Final = (
         "gateway/broker/requests.py",
         "    while consumer.queue.pending and consumer.admits(0):\n        yield\n",
         "    if consumer is None:\n        yield\n",
+        "turns",
     ),
     Mutation(
         "a request on a closed channel fails where nobody hears of it",
@@ -225,7 +226,7 @@ ALL: Final = (
         "gateway/core/work/recorder.py",
         "self._tried.extendleft(reversed(group))",
         "self._waiting.extendleft(reversed(group))",
-        "losses",
+        "losing again",
     ),
     Mutation(
         "a command of 0-10 is not reported again when those before it are complete",
@@ -248,7 +249,7 @@ ALL: Final = (
         "gateway/bridges/two_phase.py",
         "                pause = backoff.next()\n            with suppress",
         "                pause = None\n            with suppress",
-        "dtx",
+        "branches",
     ),
     Mutation(
         "nobody hears that there is a branch to be undone",
@@ -256,7 +257,7 @@ ALL: Final = (
         "gateway/bridges/two_phase.py",
         "        self._aborted.add(id)\n        self._untidy.set()\n",
         "        self._aborted.add(id)\n",
-        "dtx",
+        "branches",
     ),
     Mutation(
         "an outcome is recorded although another process has the message",
@@ -264,7 +265,7 @@ ALL: Final = (
         "gateway/core/publishing/publisher.py",
         "self._ledger.record(accepted + events) if not self._intent_always else self._record(events)",
         "self._ledger.record(accepted + events)",
-        "processes",
+        "strands",
     ),
     Mutation(
         "a subscription that a reload could not start is not tried again",
@@ -272,7 +273,31 @@ ALL: Final = (
         "gateway/core/work/subscription_work.py",
         "            await backoff.wait()\n            if name not in self._granted",
         "            return\n            if name not in self._granted",
-        "reloads",
+        "unreadable",
+    ),
+    Mutation(
+        "a bridge with dtx does not mark what it may have published in another mode",
+        "0ec02ed1",
+        "gateway/bridges/flow.py",
+        "(two_phase is None or two_phase.unsure or not item.key)",
+        "(two_phase is None or not item.key)",
+        "modes",
+    ),
+    Mutation(
+        "a pull takes another message of one id and body for one that it has accepted",
+        "ce3d2d25",
+        "gateway/core/sources/deduplicator.py",
+        "return stands(self._channels.get((key, sha256)))",
+        "return False",
+        "equals",
+    ),
+    Mutation(
+        "a lease is called lost although its process may have settled it",
+        "43deb34f",
+        "gateway/core/work/peers.py",
+        "if _never_sent(error) and not any(",
+        "if not any(",
+        "strands",
     ),
     # ---------------------------------------------------------------------------------------- fronts
     Mutation(
@@ -348,7 +373,7 @@ ALL: Final = (
     ),
     Mutation(
         "a question under way when the broker is lost is refused",
-        "99ce392b",
+        "ac8ef3fe",
         "gateway/front/links.py",
         "            except BrokerUnavailable:\n                await clock.sleep(ASK_AGAIN)\n",
         "            except BrokerUnavailable as error:\n"
@@ -357,7 +382,7 @@ ALL: Final = (
     ),
     Mutation(
         "a channel whose client left in a commit stays open at the broker",
-        "6c01e3ba",
+        "3ca6c36d",
         "gateway/front/links.py",
         "        elif self.usable:  # a transaction was under way",
         "        elif False:  # a transaction was under way",
@@ -365,7 +390,7 @@ ALL: Final = (
     ),
     Mutation(
         "a broker of 0-10 gives back at once what a rollback is to undo",
-        "58aaa546",
+        "5dbdb41b",
         "gateway/front/channels/settling.py",
         "return gives_back_at_once is channel.client.rules.transactional_release",
         "return not (gives_back_at_once or channel.client.rules.transactional_release)",

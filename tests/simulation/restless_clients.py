@@ -30,7 +30,7 @@ AGAIN: Final = 0.1
 ROUND: Final = 5.0
 """How long an owner waits for a message in its queue before it publishes the next one, in seconds."""
 LOST_ROUNDS: Final = 6
-"""So many messages an owner may publish in vain once nothing goes wrong any more."""
+"""The number of messages that an owner may publish in vain once nothing goes wrong any more."""
 IN_TRANSACTION: Final = "within a transaction"
 """What a client hears whose broker was lost before its commit."""
 HARMLESS: Final = frozenset({"ledger", "reload", "rotate signing keys"})
@@ -43,7 +43,7 @@ class Client(LinkConnection):
     """A client whose channel may be closed and opened again."""
 
     is_closed = False
-    """It has left by itself."""
+    """It has left, and nobody sent it away."""
 
     @property
     def number(self) -> int:
@@ -202,7 +202,7 @@ class RestlessClients:
         if commits:
             places = {id(each): place for place, each in enumerate(scene.history.receptions)}
             self.committed |= {places[id(reception)]: delivery.id for delivery, reception in accepted}
-        else:  # what was accepted is still with the client; 0-10 gives back at once, whatever the transaction's end
+        else:  # what was accepted is still with the client; 0-10 gives back at once, with each end of the transaction
             held = part if version != "0-10" else accepted
             waiting.extendleft(reversed(held))
 

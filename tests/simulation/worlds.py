@@ -97,7 +97,7 @@ class Stranger:
     equal: bool = False
     """All of them have the same id and the same body."""
     was_out: bool = False
-    """They were out and given back when they come, so that all are said to come again."""
+    """They were out and given back when they come, so that their broker says of all that they come again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -470,8 +470,8 @@ def _of_depths(world: World, rng: random.Random) -> World:
 
 
 def _of_equals(world: World, rng: random.Random) -> World:
-    """Messages of one id and body are said to come again, because somebody has looked at them: where a stranger has put
-    them, or where a bridge has."""
+    """The broker says of messages of one id and body that they come again, because somebody has looked at them: where a
+    stranger has put them, or where a bridge has."""
     faults = [Fault(_time(rng, 0.0, 0.3), rng.choice(("slow ledger", "ledger")), "gateway", "", _time(rng, 0.0, 0.5))]
     stranger = Stranger(0, rng.randint(2, 25), -1.0, equal=True, was_out=True)
     where = rng.choice(("bridge", "tap", "behind a bridge"))
