@@ -82,9 +82,9 @@ class UpstreamLink(Protocol):
         """Open an upstream channel for a front's, which has it as ``up`` then. Raises LimitExceeded,
         BrokerUnavailable."""
 
-    def ask(self, request: Request, answered: Callable[[Any], None]) -> None:
-        """Ask on a channel of its own; ``answered`` gets the outcome, or a RemoteError. Not called if the link is
-        lost first; the question is asked again then."""
+    def ask(self, channel: FrontChannel, request: Request, answered: Callable[[Any], None]) -> None:
+        """Ask on a channel of its own for a client's; ``answered`` gets the outcome, or a RemoteError. Where the link
+        is lost first, the question is asked again. It is not called where the client's channel ends first."""
 
     def hold(self, client: FrontClient) -> None:
         """The client is sent too much: read nothing more from the upstream for now."""

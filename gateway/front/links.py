@@ -247,21 +247,23 @@ class SharedLink:
         relay.send(OpenChannel(relay.number))
         channel.up = relay
 
-    def ask(self, request: Request, answered: Callable[[Any], None]) -> None:
+    def ask(self, channel: FrontChannel, request: Request, answered: Callable[[Any], None]) -> None:
         """See :class:`~gateway.front.client.UpstreamLink`."""
-        self._tasks.start(self._ask(request, answered), "front question")
+        self._tasks.start(self._ask(channel, request, answered), "front question")
 
-    async def _ask(self, request: Request, answered: Callable[[Any], None]) -> None:
+    async def _ask(self, channel: FrontChannel, request: Request, answered: Callable[[Any], None]) -> None:
         """Ask until there is an answer: a connection that is lost is no reason to refuse what a client asks."""
         outcome: Any = None
         while outcome is None:
+            if channel.over:
+                return
             try:
                 outcome = await self._perform(request)
             except RemoteError as error:
                 outcome = error
             except BrokerUnavailable:
                 await clock.sleep(ASK_AGAIN)
-                while not self.is_up:
+                while not self.is_up and not channel.over:
                     await clock.sleep(ASK_AGAIN)
             except GatewayError as error:
                 outcome = RemoteError(506, f"RESOURCE_ERROR - {error}"[:255])

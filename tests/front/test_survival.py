@@ -45,7 +45,7 @@ from tests.front.fronts import ADMIN, LIMITED
 MESSAGES = 400
 CUTS = 5
 TURNS = 20
-"""So many turns of the event loop a question may take."""
+"""The number of turns of the event loop that a question may take."""
 
 
 class Recorded(Channel):
@@ -240,6 +240,29 @@ async def test_a_question_under_way_is_asked_again(estate: Estate, version: str)
         estate.cut()
         assert isinstance(await question, Declared)
     assert channel.closed is None
+
+
+def questions() -> int:
+    return sum(task.get_name() == "front question" for task in asyncio.all_tasks())
+
+
+@pytest.mark.parametrize("estate", ["0-9-1"], indirect=True)
+async def test_nothing_is_asked_for_a_client_that_has_gone(estate: Estate) -> None:
+    link = await estate.link("0-10")
+    channel = await estate.channel(link)
+    await channel.request(DeclareQueue(channel.number, "work", durable=True))
+    channel.request(QueryQueue(channel.number, "work"))
+    async with asyncio.timeout(8):
+        while not questions():
+            await asyncio.sleep(0)
+    for listener in estate.broker._listeners:
+        listener.close()
+    estate.cut()
+    await asyncio.sleep(0.3)
+    assert questions() == 1, "it waits for the broker"
+    assert link.stream is not None
+    link.stream.abort()
+    await until(lambda: not questions())
 
 
 @pytest.fixture

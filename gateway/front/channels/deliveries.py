@@ -62,7 +62,7 @@ def find_queue(channel: FrontChannel, request: operations.Get) -> None:
         channel.client.rouse()
 
     channel.asking = request
-    channel.client.link.ask(operations.QueryQueue(0, request.queue), found)
+    channel.client.link.ask(channel, operations.QueryQueue(0, request.queue), found)
 
 
 def release(channel: FrontChannel, consumer: FrontConsumer) -> None:

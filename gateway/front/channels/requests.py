@@ -84,7 +84,7 @@ def query(channel: FrontChannel, request: operations.Request) -> None:
             outcome = _described(channel, outcome)
         channel.answer(outcome, request)
 
-    channel.client.link.ask(replace(request), answered)
+    channel.client.link.ask(channel, replace(request), answered)
 
 
 def _described(channel: FrontChannel, found: operations.ExchangeFound) -> operations.ExchangeFound:
@@ -113,7 +113,7 @@ def query_binding(channel: FrontChannel, request: operations.QueryBinding) -> No
 
     def go_on() -> None:
         if questions:
-            client.link.ask(questions[0], answered)
+            client.link.ask(channel, questions[0], answered)
             return
         exchange, queue = operations.QueryExchange not in missing, operations.QueryQueue not in missing
         matched = queue and not request.exchange and request.routing_key in (None, "", request.queue)
