@@ -208,6 +208,19 @@ def test_two_bodies_under_one_id_are_two_messages() -> None:
     assert not brought.has(channel, "id", OTHER, 0)
 
 
+def test_a_new_channel_has_forgotten_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a channel has forgotten may be anything that the inbox has since then; the next one knows all it brought."""
+    monkeypatch.setattr(deduplicator, "BROUGHT_MAX", 1)
+    brought, first, second = ChannelMemory(), object(), object()
+    brought.begin(first)
+    for key in ("a", "b"):
+        brought.add(first, key, ONE)
+    assert brought.has(first, "a", ONE, brought.since)
+    assert not brought.has(first, "a", ONE, brought.since - 1)
+    brought.begin(second)
+    assert not brought.has(second, "a", ONE, brought.since)
+
+
 def test_another_channel_has_brought_nothing() -> None:
     brought, channel = ChannelMemory(), object()
     brought.begin(channel)

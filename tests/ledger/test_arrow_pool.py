@@ -237,3 +237,12 @@ def test_the_password_is_nowhere_to_be_seen(monkeypatch: pytest.MonkeyPatch) -> 
     assert uri.startswith("postgresql://me:s3cret@db/gateway?")
     assert "default_transaction_read_only%3Don" in uri
     assert Database("sqlite:////var/a b#.db").arrow_uri == "file:/var/a%20b%23.db?mode=ro"
+
+
+async def test_the_processes_end_with_the_ledger(tmp_path: Path) -> None:
+    ledger = await Ledger.open(sqlite_ledger(tmp_path), LedgerSettings(), owner="test", migrate=True)
+    await ledger.log.spool([spooled(body=b"x")])
+    await read(ledger, Log.MESSAGES, 0, 1)
+    (worker,) = ledger.log.arrow._idle
+    await ledger.close()
+    assert worker._process.returncode is not None

@@ -33,8 +33,22 @@ def test_ids_increase_when_the_clock_steps_back() -> None:
 def test_text_and_back() -> None:
     made = MessageIds()()
     assert parse_id(id_text(made)) == made
-    with pytest.raises(ValueError, match="UUID"):
-        parse_id("nothing")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "nothing",
+        "01a21a0b-1511-7000-839f-17  27d9e8ea",  # bytes.fromhex would skip the spaces
+        "01a21a0b-1511-7000-839f-17-7d9e8ea5-",
+        "01a21a0b-1511-7000-839f-1727d9e8ea5g",
+        "01a21a0b-1511-7000-839f-1727d9e8ea5fa",
+        "",
+    ],
+)
+def test_what_is_no_id(text: str) -> None:
+    with pytest.raises(ValueError, match=r"UUID|hexadecimal|base 16"):
+        parse_id(text)
 
 
 def test_a_uuid_of_version_7_has_its_time_in_it_and_no_other_one() -> None:

@@ -13,6 +13,7 @@ import pytest
 from gateway.amqp.message import Message, Properties
 from gateway.amqp.operations import Settlement
 from gateway.core.sources import deduplicator, taking
+from gateway.core.sources.fetching import settle
 from gateway.errors import EntriesRefused, LedgerUnavailable, NotFound
 from gateway.fidelity import annotate
 from gateway.ledger import EventKind, Ledger, MessageIds, id_text
@@ -617,6 +618,29 @@ async def test_an_end_over_a_channel_that_dies(house: House) -> None:
     for _ in range(3):
         house.cut()
         await asyncio.sleep(0.1)
+    await house.wait_for(state=TapState.STOPPED)
+    bodies = set(await house.bodies())
+    assert bodies >= set(sent), "it may have taken a few more, but not fewer"
+    assert await house.depth() == 20 - len(bodies - set(sent))
+    assert unmarked_copies(await house.rows()) == []
+
+
+async def test_acknowledgements_that_a_dead_channel_took_along(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their messages come again, and are still part of the depth."""
+    told = 0
+
+    def lost(delivery: Delivery, settlement: Settlement) -> bool:
+        nonlocal told
+        told += 1
+        if told == 5:
+            asyncio.get_running_loop().call_soon(house.cut)
+        return True if told <= 5 else settle(delivery, settlement)
+
+    monkeypatch.setattr(flow, "settle", lost)
+    sent = await house.fill(30)
+    await house.tap(until="depth", prefetch=5)
+    await house.wait_for(depth=lambda depth: depth is not None)
+    await house.fill(20)
     await house.wait_for(state=TapState.STOPPED)
     bodies = set(await house.bodies())
     assert bodies >= set(sent), "it may have taken a few more, but not fewer"

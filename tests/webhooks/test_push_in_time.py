@@ -270,6 +270,23 @@ async def test_no_more_requests_a_second_than_the_endpoint_takes(world: World) -
 
 
 @in_a_world
+async def test_a_higher_rate_counts_at_once(world: World) -> None:
+    """What the lower one had put off comes by the new one."""
+    world.receivers.put("e", rate=0.01)
+    await world.push("s", "e")
+    for number in range(3):
+        world.broker.put("s", b"%d" % number)
+    await asyncio.sleep(1)
+    begun = now()
+    before = len(times(world))
+    world.receivers.put("e", rate=10)
+    await asyncio.sleep(5)
+    at = times(world)
+    assert (before, len(at)) == (1, 3)
+    assert at[-1] - begun < 0.5
+
+
+@in_a_world
 async def test_a_batch_waits_to_be_full_but_not_for_long(world: World) -> None:
     world.receivers.put("e", batch_max=10, batch_wait=2)
     await world.push("s", "e")
