@@ -1112,6 +1112,27 @@ def unfound_mutations() -> Iterator[str]:
     yield from table(("mutation", "commit", "worlds", "seconds"), rows)
 
 
+def simulated_runs() -> Iterator[str]:
+    """Which worlds were run in the long run, on which code."""
+    runs: list[dict[str, Any]] = json.loads(
+        (DOCS.parent / "tests/simulation/long_run.json").read_text(encoding="utf-8")
+    )
+    failed = [seed for run in runs for seed in run["failed"]]
+    worlds, hours = sum(run["worlds"] for run in runs), sum(run["cpu"] for run in runs) / 3_600
+    yield f"{worlds:,} worlds, {hours:.1f} h of CPU; failed: {', '.join(map(str, failed)) or 'none'}."
+    yield ""
+    yield from table(
+        ("seeds", "commit", "worlds", "a second of a core", "failed"),
+        (
+            (
+                f"{run['first']:,} to {run['first'] + run['worlds'] - 1:,}", f"`{run['code']}`", f"{run['worlds']:,}",
+                f"{run['worlds'] / run['cpu']:.1f}", ", ".join(map(str, run["failed"])) or "none",
+            )
+            for run in runs
+        ),
+    )  # fmt: skip
+
+
 def _mutations() -> dict[str, dict[str, Any]]:
     path = DOCS.parent / "tests/simulation/mutations.json"
     found: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
@@ -1177,6 +1198,7 @@ TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
     "mutations-fixes": partial(measured_mutations, fixes=True),
     "mutations-planted": partial(measured_mutations, fixes=False),
     "mutations-unfound": unfound_mutations,
+    "simulated-runs": simulated_runs,
     "spark-write-options": lambda: spark_options(spark_options_module.WriteOptions),
 }
 """Name of the block -> what makes it."""
