@@ -133,7 +133,8 @@ async def in_turns(pieces: Iterable[bytes]) -> AsyncGenerator[bytes, None]:
             yield b"".join(gathered)
             gathered, size = [], 0
         await turns.over()
-    yield b"".join(gathered)
+    if gathered:
+        yield b"".join(gathered)
 
 
 class PiecesAnswer(JsonAnswer):

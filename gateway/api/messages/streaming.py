@@ -17,7 +17,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import chain
@@ -32,11 +32,10 @@ from gateway.api.history.traced import handed_out
 from gateway.api.http.auth import lacks
 from gateway.api.http.call import Call
 from gateway.api.http.problems import ApiProblem
-from gateway.api.messages.pulled_json import GATHERED, pieces_of
+from gateway.api.messages.pulled_json import in_turns, pieces_of
 from gateway.core.leasing.pulled import Pulled
 from gateway.core.leasing.streams import DeliveryStream, StreamReader
 from gateway.core.sources.own_queues import queue_of
-from gateway.core.sources.turns import Turns
 from gateway.core.subscriptions import SubscriptionResource
 
 NDJSON_TYPES: Final = ("application/x-ndjson", "application/ndjson", "application/jsonl")
@@ -181,7 +180,7 @@ def stream_answer(call: Call, subscription: SubscriptionResource) -> Response:
                     call.hold_all(sum(len(item.delivery.message.body) for item in batch))
                     if call.trace is not None:
                         handed_out(call, subscription, batch)
-                    async with aclosing(_events(form, batch)) as events:
+                    async with aclosing(in_turns(_events(form, batch))) as events:
                         async for piece in events:
                             if gone.done():
                                 return
@@ -196,19 +195,8 @@ def stream_answer(call: Call, subscription: SubscriptionResource) -> Response:
     return LiveAnswer(form, pieces)
 
 
-async def _events(form: StreamFormat, batch: Iterable[Pulled]) -> AsyncGenerator[bytes, None]:
-    """The events of a batch, in pieces; others have their turn between them."""
-    turns = Turns()
-    gathered: list[bytes] = []
-    size = 0
+def _events(form: StreamFormat, batch: Iterable[Pulled]) -> Iterator[bytes]:
+    """The events of a batch, in pieces."""
     for item in batch:
         head, tail = form.frame(item.lease.ack_id)
-        for piece in chain((head,), pieces_of(item), (tail,)):
-            gathered.append(piece)
-            size += len(piece)
-            if size >= GATHERED:
-                yield b"".join(gathered)
-                gathered, size = [], 0
-            await turns.over()
-    if gathered:
-        yield b"".join(gathered)
+        yield from chain((head,), pieces_of(item), (tail,))
