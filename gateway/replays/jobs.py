@@ -122,6 +122,11 @@ class Job(msgspec.Struct, kw_only=True):
             self.state = state
         self.reason = reason
 
+    def become(self, other: Job) -> None:
+        """Take all that another one says of the same replay."""
+        for name in self.__struct_fields__:
+            setattr(self, name, getattr(other, name))
+
     @property
     def refusals(self) -> int:
         """How many were not sent."""

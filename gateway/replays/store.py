@@ -44,17 +44,23 @@ class ReplayStore:
         return StoredJob(job, etag)
 
     async def save(self, kept: StoredJob) -> None:
-        """Write a job of which this process is the owner. What is wished for is the others' to say."""
+        """Write a job of which this process is the owner. What is wished for is the others' to say. One whose end was
+        written without an answer, and that was asked for again since, is as it was asked for."""
         while True:
             try:
                 kept.etag, _ = await self._ledger.put_resource(REPLAY_RESOURCE, kept.job.id, kept.job.spec(), kept.etag)
                 return
             except EtagMismatch:
+                runs = kept.job.runs
                 await self.reread(kept)
+                if kept.job.runs != runs:
+                    return
 
     async def reread(self, kept: StoredJob) -> None:
         """See what is wished for by now."""
         found = await self.load(kept.job.id)
+        if found.job.runs != kept.job.runs:
+            kept.job.become(found.job)
         kept.job.wish, kept.etag = found.job.wish, found.etag
 
     async def change(self, job_id: str, change: Callable[[Job], None]) -> Job:

@@ -244,7 +244,7 @@ class Replays:
 
     async def start(self, name: str) -> None:
         """Go on with it."""
-        if self._closing:
+        if not self._may_begin(name):
             return
         if name in self._runners:
             self._runners[name].look()
@@ -253,11 +253,18 @@ class Replays:
             kept = await self._store.load(name)
         except NoSuchReplay:
             return
-        if kept.job.state not in ENDED:
-            parts = partial(self._parts, kept.job)
-            runner = Runner(kept, self._store, self._gateway.ledger, parts, self._ended)
-            self._runners[name] = runner
-            runner.start()
+        if kept.job.state in ENDED or not self._may_begin(name):
+            return
+        if (begun := self._runners.get(name)) is not None:  # by another call, while this one read it
+            begun.look()
+            return
+        parts = partial(self._parts, kept.job)
+        runner = Runner(kept, self._store, self._gateway.ledger, parts, self._ended)
+        self._runners[name] = runner
+        runner.start()
+
+    def _may_begin(self, name: str) -> bool:
+        return not self._closing and self._gateway.ownership.has(REPLAY_WORK, name)
 
     async def stop(self, name: str, within: float) -> None:
         """Another process goes on with it."""

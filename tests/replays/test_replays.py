@@ -11,6 +11,7 @@ from gateway.amqp.message import Message, Properties
 from gateway.errors import (
     BrokerUnavailable,
     EncodeError,
+    LedgerUnavailable,
     LimitExceeded,
     NoSuchReplay,
     NotFound,
@@ -118,6 +119,64 @@ async def test_running_it_twice_sends_nothing_twice(house: House) -> None:
     assert len(house.fake.published) == 5
     with pytest.raises(StateError):
         await house.replays.ask(request(messages=ALL, broker="other"), "")
+
+
+async def test_it_is_begun_once_by_calls_at_the_same_time(house: House) -> None:
+    """One of them looks for what is wished for while the other one still reads the replay."""
+    await house.known(2)
+    real, begun = house.replays._store.load, asyncio.Event()
+
+    async def slow(job_id: str) -> Any:
+        found = await real(job_id)
+        begun.set()
+        await asyncio.sleep(0.05)
+        return found
+
+    house.replays._store.load = slow  # type: ignore[method-assign]
+    await house.replays.ask(request(messages=ALL, rate=1.0), "")
+    await begun.wait()
+    await asyncio.gather(*(house.replays.refresh("r1") for _ in range(3)))
+    runner = house.replays._runners["r1"]
+    await house.replays.refresh("r1")
+    assert house.replays._runners == {"r1": runner}
+    assert sum(task.get_name() == "replay r1" for task in asyncio.all_tasks()) == 1
+
+
+async def test_it_is_not_begun_for_another_process(house: House) -> None:
+    """Whose it has become while it was read."""
+    await house.known(2)
+    house.gateway.ownership.has = lambda kind, name: False  # type: ignore[method-assign]
+    await house.replays.ask(request(messages=ALL), "")
+    await asyncio.sleep(0.2)
+    assert house.replays._runners == {}
+    assert house.fake.published == []
+
+
+async def test_asked_for_again_while_its_end_has_no_answer(house: House) -> None:
+    """The end is in the ledger, and whoever reads it may ask again: that is not written over."""
+    await house.known(3)
+    real, unanswered = house.ledger.put_resource, asyncio.Event()
+    again = asyncio.Event()
+
+    async def late(kind: str, name: str, spec: Any, etag: str | None) -> Any:
+        answer = await real(kind, name, spec, etag)
+        if name == "r1" and spec["state"] == "done" and not unanswered.is_set():
+            unanswered.set()
+            await again.wait()
+            raise LedgerUnavailable("nobody knows what became of it")
+        return answer
+
+    house.ledger.put_resource = late  # type: ignore[method-assign]
+    await house.replays.ask(request(messages=ALL), "")
+    async with asyncio.timeout(60):
+        await unanswered.wait()
+    await house.known(1)
+    job, _ = await house.replays.ask(request(messages=ALL), "")
+    assert job.runs == 2
+    again.set()
+    job = await house.until("r1", lambda job: job.state is JobState.DONE)
+    assert (job.runs, job.sent, job.skipped) == (2, 1, 3)
+    assert len(house.fake.published) == 4
 
 
 async def test_what_is_refused_is_named_and_the_rest_is_sent(house: House) -> None:
