@@ -401,8 +401,8 @@ class _Work:
         entries: dict[bytes, list[LogEntry]] = {}
         for entry in self.publisher.events(self.upstream, items, results):
             entries.setdefault(entry.message_id, []).append(entry)
+        await self.publisher.keep(self.exchange, items, results, patiently=True)
         await self._keep(lines, results, DONE, entries)
-        await self.publisher.keep(self.exchange, items, results)
 
     async def _recall(self, lines: Sequence[_Line]) -> None:
         """Those that had an outcome before it could be kept."""

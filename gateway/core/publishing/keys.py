@@ -226,7 +226,7 @@ class KeyedPublisher:
                 entries = self._publisher.events(upstream, sending, doubt)
             await self._insist(partial(self._ledger.unknown_key, request.client, request.key), entries)
             raise
-        await self._publisher.keep(exchange, messages, sent)
+        await self._publisher.keep(exchange, messages, sent, patiently=True)
         if not await self._keep(request, answer, results, entries):
             disown(results)
             answer = render(list(results))

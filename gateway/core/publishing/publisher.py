@@ -276,9 +276,20 @@ class Publisher:
                 log("ledger.events_refused", logging.ERROR, detail=str(error))
                 return
 
-    async def keep(self, exchange: str, messages: Sequence[Publication], results: Sequence[PublishOutcome]) -> None:
+    async def keep(
+        self,
+        exchange: str,
+        messages: Sequence[Publication],
+        results: Sequence[PublishOutcome],
+        *,
+        patiently: bool = False,
+    ) -> None:
         """Keep the bodies of what the broker took, where ``[retention]`` says so. One that cannot be kept is missed by
-        nobody but a replay, which says so."""
+        nobody but a replay, which says so.
+
+        Args:
+            patiently: wait while the ledger is away, for callers that wait for it anyway before they answer.
+        """
         if not self._ledger.deliveries.keeps_bodies:
             return
         rows = [
@@ -290,10 +301,16 @@ class Publisher:
             for item, result in zip(messages, results, strict=True)
             if result.error is None
         ]
-        try:
-            await self._ledger.deliveries.keep_bodies(rows)
-        except (LedgerUnavailable, EntriesRefused) as error:
-            log("ledger.bodies_not_kept", logging.WARNING, count=len(rows), reason=str(error))
+        backoff = Backoff(LATE_MIN, LATE_MAX)
+        while True:
+            try:
+                await self._ledger.deliveries.keep_bodies(rows)
+                return
+            except (LedgerUnavailable, EntriesRefused) as error:
+                if not patiently or isinstance(error, EntriesRefused):
+                    log("ledger.bodies_not_kept", logging.WARNING, count=len(rows), reason=str(error))
+                    return
+            await backoff.wait()
 
     def give_ids(self, messages: Sequence[Publication]) -> None:
         """Give those messages an id that have none, and write it out."""

@@ -319,7 +319,7 @@ class OutboxSender:
         sent: list[Sent] = []
         for exchange, pairs, items, futures in under_way:
             results = await self._publisher.outcomes(upstream, exchange, items, futures)
-            await self._publisher.keep(exchange, items, results)
+            await self._publisher.keep(exchange, items, results, patiently=True)
             sent += [Sent(entry, item, result) for (entry, item), result in zip(pairs, results, strict=True)]
         return sent, damaged
 
