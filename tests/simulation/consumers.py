@@ -17,7 +17,7 @@ from tests.simulation.producers import EQUAL
 from tests.simulation.scene import Scene
 from tests.simulation.surroundings.callers import WITHIN, Caller
 from tests.simulation.surroundings.loop import START, WALL
-from tests.simulation.worlds import Route
+from tests.simulation.worlds import COPIES, Route
 
 TOLD: Final = 0.05
 """So long before it ended, at most, a replay has acknowledged its last message, in seconds."""
@@ -45,7 +45,11 @@ class Consumers:
         self._tasks += [
             scene.spawn(again(route), f"retry {route.name}")
             for route in scene.world.routes
-            for again, is_needed in ((self._retry, route.lease == "ledger"), (self._redrive, route.redrive))
+            for again, is_needed in (
+                (self._retry, route.lease == "ledger" and not route.revive),
+                (self._revive, route.revive),
+                (self._redrive, route.redrive),
+            )
             if route.reject and is_needed
         ]
 
@@ -178,13 +182,22 @@ class Consumers:
             attempt=item.get("delivery_attempt") or 0,
             since=scene.loop.now,
         )
-        if not reception.marked and self._driven[id] and id in {each.id for each in scene.history.receptions}:
+        is_copy = route.name == COPIES
+        if (
+            not (is_copy or reception.marked)
+            and self._driven[id]
+            and id in {each.id for each in scene.history.receptions}
+        ):
             self._driven[id] -= 1
             reception.forgotten = True
         marks = [name for name in ("redelivered", "resent") if getattr(reception, name)]
         scene.note("receive", id, "from", route.name, *marks, f"attempt {reception.attempt}")
         if id == EQUAL:
             scene.equals.append(reception)
+            return reception
+        if is_copy:
+            scene.result.counts["copy"] += 1
+            scene.copies.append(reception)
             return reception
         return scene.history.receive(reception)
 
@@ -222,6 +235,29 @@ class Consumers:
                 await caller.request("POST", "/v1/deliveries:retry", {"filter": {"subscription": route.name}})
             except (NotSent, NoAnswer):
                 continue
+
+    async def _revive(self, route: Route) -> None:
+        """Have replays bring back what is dead of a subscription, one after another."""
+        scene = self.scene
+        number, is_asked = 0, False
+        for caller in cycle(scene.callers()):
+            await asyncio.sleep(0.5)
+            id = f"revive-{route.name}-{number}"
+            try:
+                if not is_asked:
+                    request = {"id": id, "source": {"deliveries": {"subscription": route.name}}}
+                    answer = await caller.request("POST", "/v1/replays", request)
+                    is_asked = answer.status < 300
+                    continue
+                answer = await caller.request("GET", f"/v1/replays/{id}")
+            except (NotSent, NoAnswer) as error:
+                if isinstance(error, Hung):
+                    scene.problem("a replay hangs", id)
+                continue
+            if answer.status == 200 and (state := answer.json()["state"]) in ("done", "failed", "cancelled"):
+                if answer.json()["sent"]:
+                    scene.note("revive", id, state, answer.json()["sent"], answer.json()["reason"])
+                number, is_asked = number + 1, False
 
     async def _redrive(self, route: Route) -> None:
         """Drive back what is in the dead-letter queue of a subscription, by one replay after another."""

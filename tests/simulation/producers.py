@@ -65,7 +65,7 @@ class Producers:
             text = f"{id} ".ljust(publish.size, "x")
             name = f"twin {route.name}" if publish.twin else id
             properties = {"message_id": name, "correlation_id": order, "delivery_mode": 2}
-            self.scene.bodies[id] = text.encode()
+            self.scene.bodies[id], self.scene.routes_of[id] = text.encode(), route.name
             self.scene.history.attempt(id, digest(self.scene.bodies[id], properties, {}))
             message = {"routing_key": route.name, "payload": text, "mandatory": True, "properties": properties}
             messages[id] = {**message, "delay_seconds": publish.delay} if publish.delay else message

@@ -63,6 +63,10 @@ class Scene:
         """Acknowledged publishes in order: route, order key, id, when it was begun, when it was answered."""
         self.came: set[str] = set()
         """Messages that a broker has had."""
+        self.routes_of: dict[str, str] = {}
+        """Name of the route that each message was published on."""
+        self.copies: list[Reception] = []
+        """Receptions of what replays have sent elsewhere."""
         self.equals: list[Reception] = []
         """Receptions of messages that have one id and one body."""
         self.forgotten: tuple[set[str], float] = set(), float("inf")

@@ -24,6 +24,7 @@ from tests.simulation.consumers import Consumers
 from tests.simulation.faults import Faults
 from tests.simulation.judge import Judge
 from tests.simulation.producers import Producers
+from tests.simulation.replays import Replays
 from tests.simulation.rotations import Rotations
 from tests.simulation.scene import Result, Scene
 from tests.simulation.settings import RECEIVER_PORT, configuration
@@ -65,6 +66,7 @@ class Simulation:
         self.consumers = Consumers(scene)
         self.producers = Producers(scene)
         self.clients = AmqpClients(scene)
+        self.replays = Replays(scene)
         chance = random.Random(f"receiver {world.seed}")
         self.receiver = Receiver(scene.loop, chance, world.clumsy, self.consumers.pushed, scene.note)
         self.rotations = Rotations(scene, self.receiver)
@@ -120,7 +122,7 @@ class Simulation:
         for process in scene.gateways:
             process.commits = 0
         scene.is_working = True
-        work = self.producers.start() + self.clients.start()
+        work = self.producers.start() + self.clients.start() + self.replays.start()
         if stranger is not None and stranger.pause >= 0.0:
             work.append(scene.spawn(self.producers.put(stranger), "stranger"))
         self.consumers.start()
@@ -131,6 +133,9 @@ class Simulation:
         await asyncio.gather(*work)
         scene.note("world", "published")
         await self.judge.drain()
+        if scene.world.replay is not None:
+            await self.replays.finish()
+            await self.judge.drain()
         await self.consumers.stop()
         await self.clients.stop()
         for process in scene.gateways:
@@ -138,6 +143,7 @@ class Simulation:
         self.consumers.read_logs()
         self.judge.judge()
         self.clients.judge()
+        self.replays.judge()
 
     async def _start_brokers(self) -> None:
         scene = self.scene

@@ -16,6 +16,10 @@ FRONTS: Final = 9
 """In the world of every so manyth seed AMQP clients use a front of the gateway."""
 MOMENTS: Final = 18
 """In the world of every so manyth seed a rare moment is made likely: one process, no front."""
+REPLAYS: Final = 17
+"""In the world of every so manyth seed messages of the ledger are replayed."""
+COPIES: Final = "copies"
+"""Queue or endpoint to which they go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,8 @@ class Route:
     """Share of the messages that consumers reject; they are dead in the ledger until somebody retries them."""
     redrive: bool = False
     """Rejected messages go to a dead-letter queue instead, and replays drive them back."""
+    revive: bool = False
+    """What is dead in the ledger is driven back by replays, not by retries."""
     tap: bool = False
     """Its messages go into the message log; there is no subscription."""
     depth: bool = False
@@ -146,6 +152,23 @@ class Front:
 
 
 @dataclass(frozen=True, slots=True)
+class Replay:
+    """Somebody who has the messages of a route sent once more, as the ledger keeps them."""
+
+    route: int
+    broker: str
+    """Where their copies go."""
+    push: bool
+    """They go to an endpoint instead."""
+    rate: float
+    """Messages a second; 0: as fast as it can."""
+    asks: tuple[tuple[float, str, float], ...]
+    """Pause before each replay, what is wished for, and after how many seconds."""
+    same: int
+    """So many of the first ones have one id."""
+
+
+@dataclass(frozen=True, slots=True)
 class World:
     """All of it."""
 
@@ -171,6 +194,7 @@ class World:
     moment: str = ""
     """The rare moment that is made likely, see ``MOMENT_MAKERS``."""
     stranger: Stranger | None = None
+    replay: Replay | None = None
 
     @property
     def is_shared(self) -> bool:
@@ -194,7 +218,7 @@ class World:
         ]
         lines += [f"  {route}" for route in self.routes]
         lines += [f"  {publish}" for publish in self.publishes]
-        lines += [f"  {each}" for each in (self.front, self.stranger) if each is not None]
+        lines += [f"  {each}" for each in (self.front, self.stranger, self.replay) if each is not None]
         lines += [f"  {fault}" for fault in self.faults]
         return "\n".join(lines)
 
@@ -210,6 +234,8 @@ KINDS: Final[Mapping[str, Callable[[World], bool]]] = {
     "pushes": lambda world: any(route.push for route in world.routes),
     "reloads": lambda world: any(fault.kind == "reload" for fault in world.faults),
     "replays": lambda world: any(route.redrive for route in world.routes),
+    "copies": lambda world: world.replay is not None,
+    "revivals": lambda world: any(route.revive for route in world.routes),
     "retries": lambda world: any(route.reject and not route.redrive for route in world.routes),
     "schedules": lambda world: any(publish.delay for publish in world.publishes),
     "taps": lambda world: any(route.tap for route in world.routes),
@@ -264,7 +290,50 @@ def draw(seed: int) -> World:
         world = _with_front(world)
     elif seed % MOMENTS == 5:
         return _with_moment(world)
-    return _with_rotations(world) if seed % ROTATIONS == 2 else world
+    if seed % ROTATIONS == 2:
+        world = _with_rotations(world)
+    return _with_replays(world) if seed % REPLAYS == 12 else world
+
+
+def _with_replays(world: World) -> World:
+    """The same with replays of messages that the ledger keeps, and of those that are dead in it."""
+    rng = random.Random(f"replays of world {world.seed}")
+    routes = [
+        replace(route, revive=True) if route.reject and not route.redrive and rng.random() < 0.7 else route
+        for route in world.routes
+    ]
+    asks = tuple(
+        (
+            round(rng.choice((0.1, 0.4, 1.0)) * rng.random(), 4),
+            rng.choice(("", "", "pause", "cancel")),
+            round(rng.choice((0.05, 0.3, 1.0)) * rng.random(), 4),
+        )
+        for _ in range(rng.choice((1, 2, 3)))
+    )
+    replay = Replay(
+        route=rng.choice(world.publishes).route,
+        broker=rng.choice(sorted(world.brokers)),
+        push=rng.random() < 0.4,
+        rate=rng.choice((0.0, 0.0, 8.0, 40.0)),
+        asks=asks,
+        same=rng.choice((0, 2, 3)),
+    )
+    faults = list(world.faults)
+    names = ("gateway", "gateway2")[: world.gateways]
+    for _ in range(rng.choice((0, 1, 1, 2))):
+        name, broker = rng.choice(names), replay.broker
+        fault = rng.choice(
+            (
+                Fault(rng.randint(1, 60), "kill at commit", name, "", round(0.1 * rng.random(), 4)),
+                Fault(_time(rng, 0.1, 1.5), "cut", *rng.sample([broker, name], 2), rng.randrange(1, 400)),
+                Fault(_time(rng, 0.1, 1.5), "crash", broker, "", _time(rng, 0.01, 1.0)),
+                Fault(_time(rng, 0.1, 1.5), "ledger", name, "", _time(rng, 0.05, 0.5)),
+            )
+        )
+        faults.append(fault)
+    routes.append(Route(COPIES, replay.broker, "broker", False, push=replay.push))
+    settings = {**world.settings, "retention.bodies": "days"}
+    return replace(world, routes=tuple(routes), replay=replay, faults=tuple(faults), settings=settings)
 
 
 def _with_front(world: World) -> World:
