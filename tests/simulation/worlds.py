@@ -14,6 +14,8 @@ CLUSTER: Final = 12
 """The world of every so manyth seed has two processes of the gateway."""
 FRONTS: Final = 9
 """In the world of every so manyth seed AMQP clients use a front of the gateway."""
+SHARED_FRONTS: Final = 60
+"""In the world of every so manyth seed AMQP clients use the fronts of two processes."""
 MOMENTS: Final = 18
 """In the world of every so manyth seed a rare moment is made likely: one process, no front."""
 REPLAYS: Final = 17
@@ -228,6 +230,7 @@ KINDS: Final[Mapping[str, Callable[[World], bool]]] = {
     "bridges": lambda world: any(route.target for route in world.routes),
     "dtx": lambda world: any(route.acknowledge == "dtx" for route in world.routes),
     "fronts": lambda world: world.front is not None,
+    "shared fronts": lambda world: world.front is not None and world.gateways > 1,
     "losses": lambda world: world.gateways > 1 and any(fault.kind.startswith("lose") for fault in world.faults),
     "orders": lambda world: any(route.ordered for route in world.routes),
     "processes": lambda world: world.gateways > 1,
@@ -286,6 +289,7 @@ def draw(seed: int) -> World:
     world = replace(world, routes=tuple(routes), publishes=publishes, faults=faults)
     if seed % CLUSTER == 0:
         world = _with_another_gateway(world)
+        world = _with_front(world) if seed % SHARED_FRONTS == 0 else world
     elif seed % FRONTS == 3:
         world = _with_front(world)
     elif seed % MOMENTS == 5:
