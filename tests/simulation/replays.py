@@ -38,6 +38,8 @@ class Replays:
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
         self._runs: list[_Run] = []
+        self._last_at = 0.0
+        """When the last one was asked for."""
 
     def start(self) -> list[asyncio.Task[None]]:
         """Have them begin."""
@@ -48,6 +50,7 @@ class Replays:
         """Replay once more, now that nothing goes wrong: this one must send all that was acknowledged."""
         replay = self.scene.world.replay
         if replay is not None:
+            self._last_at = self.scene.loop.now
             await self._replay(replay, "last", "", 0.0)
 
     async def _work(self, replay: Replay) -> None:
@@ -56,7 +59,7 @@ class Replays:
             # The first ones have one id: a replay that has ended goes through its source again.
             await self._replay(replay, "again" if number < replay.same else f"again-{number}", wish, after)
 
-    async def _replay(self, replay: Replay, id: str, wish: str, after: float) -> _Run:
+    async def _replay(self, replay: Replay, id: str, wish: str, after: float) -> None:
         """Ask for a replay, wish for something after so many seconds, and wait for its end."""
         scene, run = self.scene, _Run(id)
         self._runs.append(run)
@@ -72,7 +75,7 @@ class Replays:
                 calm = scene.loop.now
             if scene.loop.now - calm > PATIENCE:
                 scene.problem(f"a replay does not end, its state is {run.state!r}", id)
-                return run
+                return
             if not run.state:
                 answer = await self._ask(caller, "POST", "/v1/replays", request)
                 if answer is not None and answer.status < 300:
@@ -81,7 +84,7 @@ class Replays:
                     continue
                 if answer is not None and answer.status not in (409, 503, 504):
                     scene.problem(f"a replay is refused: {answer.status} {answer.json().get('code', '')}", id)
-                    return run
+                    return
             elif wish and scene.loop.now - began > after:
                 answer = await self._ask(caller, "POST", f"/v1/replays/{id}:{wish}", None)
                 scene.note("replay", id, wish, answer.status if answer is not None else "no answer")
@@ -94,9 +97,8 @@ class Replays:
                 run.refused = sum(said["refused"].values())
                 if run.state in ENDED:
                     scene.note("replay", id, run.state, said["sent"], said["skipped"], said["reason"])
-                    return run
+                    return
             await asyncio.sleep(LOOK)
-        return run
 
     async def _ask(self, caller: Caller, method: str, path: str, body: Any) -> Answer | None:
         """The answer to a request; None: there is none."""
@@ -132,16 +134,16 @@ class Replays:
         sent = sum(max(run.sent for run in self._runs if run.id == id) for id in {run.id for run in self._runs})
         if len(copies) < sent or (len(copies) > sent and is_whole):
             scene.problem(f"replays count {sent} messages, and {len(copies)} have come")
-        of_each = Counter(each[0].id for each in copies.values())
+        came = {each.id for each in scene.copies if each.since >= self._last_at}
         name = scene.world.routes[replay.route].name
         missing = [
             id
             for id, publish in scene.history.publishes.items()
-            if publish.outcome is Outcome.ACKNOWLEDGED and scene.routes_of.get(id) == name and not of_each[id]
+            if publish.outcome is Outcome.ACKNOWLEDGED and scene.routes_of.get(id) == name and id not in came
         ]
         last = self._runs[-1]
         if missing:
-            scene.problem(f"{len(missing)} acknowledged messages were not replayed", *missing)
+            scene.problem(f"the last replay has not sent {len(missing)} acknowledged messages", *missing)
         elif last.state != "done" and not (last.state == "failed" and last.refused):  # nobody has taken any of them
             scene.problem(f"the last replay ended as {last.state!r}", last.id)
 
