@@ -372,7 +372,8 @@ def _with_front(world: World) -> World:
         front = replace(front, store="always")
         away = round(others.choice((0.3, 2.0)) * others.random(), 4)
         faults.append(Fault(others.randint(1, 12), "lose at message", front.broker, "gateway", away))
-    front = replace(front, forgetful=others.random() < 0.5)
+    is_forgetful = others.random() < 0.5 and world.gateways == 1  # else it hands out again to one who cannot know
+    front = replace(front, forgetful=is_forgetful)
     if rng.random() < 0.3:
         sender, receiver = rng.sample(("world", "gateway"), 2)
         octets = rng.randrange(1, rng.choice((400, 3_000)))
