@@ -240,7 +240,11 @@ class Replays:
         if now - self._forgot_at > FORGET_EVERY * 1_000_000:
             self._forgot_at = now
             await self._store.forget_old(now)
-        return [job.id async for job in self._store.all() if job.state not in ENDED]
+        names = [job.id async for job in self._store.all() if job.state not in ENDED]
+        for name in names:
+            if name not in self._runners:  # its owner may not have heard that it was asked for again
+                await self.start(name)
+        return names
 
     async def start(self, name: str) -> None:
         """Go on with it."""

@@ -152,6 +152,22 @@ async def test_it_is_not_begun_for_another_process(house: House) -> None:
     assert house.fake.published == []
 
 
+async def test_asked_for_again_where_its_owner_hears_nothing_of_it(house: House) -> None:
+    """It has claimed a replay that had just ended, and what the other process says of it is lost."""
+    await house.known(1)
+    await house.replays.ask(request(messages=ALL), "")
+    await house.ended("r1")
+    house.gateway.ownership.has = lambda kind, name: True  # type: ignore[method-assign]
+
+    async def say_nothing(job_id: str) -> None: ...
+
+    house.replays._tell = say_nothing  # type: ignore[method-assign]
+    await house.replays.ask(request(messages=ALL), "")
+    assert await house.replays.names() == ["r1"]
+    job = await house.until("r1", lambda job: job.state is JobState.DONE)
+    assert (job.runs, job.skipped) == (2, 1)
+
+
 async def test_asked_for_again_while_its_end_has_no_answer(house: House) -> None:
     """The end is in the ledger, and whoever reads it may ask again: that is not written over."""
     await house.known(3)
