@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import signal
@@ -70,13 +71,23 @@ class Tree:
             if (source / name).exists():
                 (folder / name).symlink_to(source / name)
 
+    def put(self, mutant: Mutant) -> None:
+        """Write a mutant into its file."""
+        mutant.apply(self.folder)
+        self._forget(mutant.path)
+
     def restore(self, path: str) -> None:
         """Undo the mutant of a file."""
         shutil.copyfile(self.source / path, self.folder / path)
+        self._forget(path)
+
+    def _forget(self, path: str) -> None:
+        """Remove the bytecode of a file: one of the same size, written in the same second, would be taken for it."""
+        Path(importlib.util.cache_from_source(str(self.folder / path))).unlink(missing_ok=True)
 
     def pytest(self, tests: Sequence[str], seconds: float, *options: str, under: Sequence[str] = ()) -> int | None:
         """Run tests. Return the exit status; None: they took longer than ``seconds``."""
-        environ = {**os.environ, "PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1"}
+        environ = {**os.environ, "PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": ""}
         command = [sys.executable, *(under or ("-m",)), "pytest", "-x", *options, *tests]
         with (self.folder / "pytest.log").open("wb") as log:
             process = subprocess.Popen(
@@ -132,7 +143,7 @@ def judge(mutant: Mutant, tree: Tree, known: Chooser, most: float) -> Judgement:
     report = tree.folder / "report.xml"
     report.unlink(missing_ok=True)
     allowed = 30.0 + 3 * min(expected, most)
-    mutant.apply(tree.folder)
+    tree.put(mutant)
     try:
         status = tree.pytest(chosen, allowed, f"--junit-xml={report}")
     finally:
