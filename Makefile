@@ -105,9 +105,9 @@ simulate: $(STAMP)  ## the models, then worlds under virtual time, each from its
 powerloss: $(STAMP)  ## losses of power at every point of a run; POINTS=1000, PARTS=losses
 	@exec $(BIN)/python -m tests.powerloss $(PARTS) --points $(or $(POINTS),10000)
 
-mutants: $(SPARK)  ## changes of the code, each judged by the tests that cover it; SEED=7 MUTANTS=200, TABLE=1 for the table
+mutants: $(SPARK)  ## changes of the code, each judged by the tests that cover it; SEED=7 MUTANTS=200 JOBS=2, TABLE=1 for the table
 	@tests/servers/install.sh
-	@exec $(BIN)/python -m tests.mutants --seed $(or $(SEED),1) --mutants $(or $(MUTANTS),200) $(if $(TABLE),--table)
+	@exec $(BIN)/python -m tests.mutants --seed $(or $(SEED),1) --mutants $(or $(MUTANTS),200) --jobs $(or $(JOBS),1) $(if $(TABLE),--table)
 
 faults: $(STAMP)  ## every fault on real brokers in full, and the table; ROWS="killed half-open" for some
 	@tests/servers/install.sh

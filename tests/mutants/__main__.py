@@ -12,8 +12,10 @@ import os
 import sys
 import tempfile
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import nullcontext
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from tests.mutants.coverage_map import CoverageMap
@@ -104,6 +106,7 @@ def main() -> int:
     parser.add_argument("--measure", nargs="*", metavar="TESTS", help="measure these tests (default: all) again first")
     parser.add_argument("--named", action="store_true", help="run the test files that name the code, without a map")
     parser.add_argument("--most", type=float, default=120.0, help="most seconds of tests for a mutant that survives")
+    parser.add_argument("--jobs", type=int, default=1, help="mutants at a time")
     parser.add_argument("--list", action="store_true", help="print the mutants and the number of their tests only")
     parser.add_argument("--table", action="store_true", help="print the table of the file only")
     options = parser.parse_args()
@@ -134,19 +137,35 @@ def run(options: argparse.Namespace, known: Chooser, mutants: list[Mutant], judg
                 if servers.why:
                     raise SystemExit(servers.why)
                 os.environ[VARIABLE] = str(file)
-            tree = Tree(ROOT, folder / "tree")
+            trees: SimpleQueue[Tree] = SimpleQueue()
+            for number in range(options.jobs):
+                trees.put(Tree(ROOT, folder / f"tree{number}"))
             if isinstance(known, CoverageMap) and (options.measure is not None or not known.tests):
                 folders = [f"tests/{each}" for each in (*PACKAGES, *BEYOND)]
                 everything = [
                     str(path.relative_to(ROOT)) for each in folders for path in (ROOT / each).glob("test_*.py")
                 ]
-                measure(tree, known, options.measure or sorted(everything), 900.0)
-            for number, mutant in enumerate(mutants, 1):
-                if judged.get(mutant) is None:
-                    judgement = judge(mutant, tree, known, options.most)
-                    judged.add(mutant, judgement)
-                    took = f"{judgement.seconds:.0f} s"
-                    print(f"{number}/{len(mutants)} {judgement.verdict} {took} {mutant.name}", flush=True)
+                tree = trees.get()
+                measure(tree, known, options.measure or sorted(everything), 3_600.0)
+                trees.put(tree)
+
+            def judge_in_turn(mutant: Mutant) -> tuple[Mutant, Judgement]:
+                tree = trees.get()
+                try:
+                    return mutant, judge(mutant, tree, known, options.most)
+                finally:
+                    trees.put(tree)
+
+            with ThreadPoolExecutor(options.jobs) as threads:
+                tasks = [threads.submit(judge_in_turn, each) for each in mutants if judged.get(each) is None]
+                try:
+                    for task in as_completed(tasks):
+                        mutant, judgement = task.result()
+                        judged.add(mutant, judgement)
+                        took = f"{judgement.seconds:.0f} s"
+                        print(f"{len(judged.rows)}/{len(mutants)} {judgement.verdict} {took} {mutant.name}", flush=True)
+                finally:
+                    threads.shutdown(wait=False, cancel_futures=True)  # a run that is interrupted does not begin them
 
 
 if __name__ == "__main__":

@@ -132,7 +132,8 @@ def judge(mutant: Mutant, tree: Tree, known: Chooser, most: float) -> Judgement:
     """Run the tests that cover a mutant, for at most ``most`` seconds where none fails or hangs."""
     began = time.monotonic()
     tests = known.tests_of(mutant.path, mutant.function)
-    chosen, expected = [], 0.0
+    chosen: list[str] = []
+    expected = 0.0
     for test in tests:
         expected += known.seconds.get(test, 1.0)
         if chosen and expected > most:
