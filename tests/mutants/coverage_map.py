@@ -58,14 +58,22 @@ class CoverageMap:
         self.seconds: dict[str, float] = found.get("seconds", {})
 
     def tests_of(self, path: str, function: str) -> list[str]:
-        """Return the tests that run a function, or else those of the function around it, the quickest first."""
+        """Return the tests that run a function, or else those of the function around it, the quickest first. Behind
+        them come those that run others of its file: what is done once in a process has the first test as its only one.
+        """
         names = function.split(".")
         found: set[str] = set()
         for count in range(len(names), 0, -1):
             found = self.tests.get(f"{path}:{'.'.join(names[:count])}", set())
             if found:
                 break
-        return sorted(found, key=lambda test: (self.seconds.get(test, 1.0), test))
+        if not found:
+            return []
+        near = _union(tests for name, tests in self.tests.items() if name.startswith(f"{path}:")) - found
+        return [*self._quickest(found), *self._quickest(near)]
+
+    def _quickest(self, tests: Iterable[str]) -> list[str]:
+        return sorted(tests, key=lambda test: (self.seconds.get(test, 1.0), test))
 
     def read(self, root: Path, data: Path, seconds: dict[str, float]) -> None:
         """Take what was measured. It replaces what was known of the same tests."""

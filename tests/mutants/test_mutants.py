@@ -127,11 +127,12 @@ def test_files_that_name_the_code_kill_without_a_map(project: Path, tmp_path: Pa
 
 def test_a_function_has_the_tests_of_the_one_around_it(tmp_path: Path) -> None:
     known = CoverageMap(tmp_path / "map.json")
-    known.tests = {"a.py:f": {"slow", "quick"}}
-    known.seconds = {"slow": 2.0, "quick": 0.1}
-    assert known.tests_of("a.py", "f.inner") == ["quick", "slow"]
+    known.tests = {"a.py:f": {"slow", "quick"}, "a.py:g": {"quick", "other"}, "aa.py:f": {"far"}}
+    known.seconds = {"slow": 2.0, "quick": 0.1, "other": 0.01}
+    assert known.tests_of("a.py", "f.inner") == ["quick", "slow", "other"]
+    assert known.tests_of("a.py", "h") == []
     known.write()
-    assert CoverageMap(tmp_path / "map.json").tests_of("a.py", "f") == ["quick", "slow"]
+    assert CoverageMap(tmp_path / "map.json").tests_of("a.py", "f") == ["quick", "slow", "other"]
     assert functions_of(CODE.encode()) == {"Door.__init__": range(8, 9), "Door.push": range(11, 18)}
 
 
