@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, defaultdict
 from dataclasses import dataclass
-from itertools import cycle
+from itertools import cycle, pairwise
 from typing import Any, Final
 
 from tests.faults.checker import Outcome, Reception, Settled
@@ -29,6 +29,8 @@ class _Run:
     state: str = ""
     sent: int = 0
     """By this run, or by one before it under the same id."""
+    skipped: int = 0
+    """By one before it."""
     refused: int = 0
 
 
@@ -94,6 +96,7 @@ class Replays:
             if run.state and answer is not None and answer.status == 200:
                 said = answer.json()
                 run.state, run.sent = said["state"], said["sent"] + said["skipped"]
+                run.skipped = said["skipped"]
                 run.refused = sum(said["refused"].values())
                 if run.state in ENDED:
                     scene.note("replay", id, run.state, said["sent"], said["skipped"], said["reason"])
@@ -134,6 +137,9 @@ class Replays:
         sent = sum(max(run.sent for run in self._runs if run.id == id) for id in {run.id for run in self._runs})
         if len(copies) < sent or (len(copies) > sent and is_whole):
             scene.problem(f"replays count {sent} messages, and {len(copies)} have come")
+        for earlier, later in pairwise(self._runs):
+            if earlier.id == later.id and earlier.state == later.state == "done" and later.skipped < earlier.sent:
+                scene.problem(f"asked for again, it has sent {earlier.sent - later.skipped} messages again", later.id)
         came = {each.id for each in scene.copies if each.since >= self._last_at}
         name = scene.world.routes[replay.route].name
         missing = [
