@@ -376,10 +376,13 @@ class DeadDeliverySource(LedgerSource):
         for delivery_id in self._ids:
             if delivery_id <= after:
                 continue
-            if len(rows) + len(chunk.refused) >= most or octets >= OCTETS_MAX:
+            if len(rows) + len(chunk.refused) >= most:
                 chunk.last = False
                 break
             row = await self._ledger.deliveries.get(delivery_id, payload=not self._purges)
+            if row is not None and rows and octets + row.size > OCTETS_MAX:
+                chunk.last = False  # the next chunk begins with it
+                break
             if row is None:
                 text = "the ledger neither owes nor keeps it"
                 chunk.refused.append(Refusal(id_text(delivery_id), NoSuchDelivery.code, text))

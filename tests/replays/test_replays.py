@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from time import time_ns
 from typing import Any
 
 import pytest
@@ -19,9 +21,10 @@ from gateway.errors import (
     StateError,
 )
 from gateway.ledger import BacklogSettlement, Ending, EventKind, KeptBody, Owed, id_text
-from gateway.replays import JobState, ReplayRequest, ReplaySource, ReplayTarget
+from gateway.replays import JobState, ReplayRequest, ReplaySource, ReplayTarget, sources
 from gateway.replays import queues as queues_module
 from gateway.replays.requests import DeliveriesSource, MessagesSource, QueueSource
+from gateway.replays.sources import DeadDeliverySource, LedgerMessageSource, MessageSource
 from gateway.upstreams import UpstreamState
 from tests.core.fakes import FakeUpstream
 from tests.replays.conftest import House, payload
@@ -422,6 +425,29 @@ async def test_dead_ones_go_elsewhere_and_are_gone(house: House) -> None:
 
 def id_text_to_bytes(text: str) -> bytes:
     return bytes.fromhex(text.replace("-", ""))
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("dead", [True, False])
+async def test_a_chunk_has_so_many_bytes_at_most_unless_it_is_one_message(
+    house: House, monkeypatch: pytest.MonkeyPatch, dead: bool, named: bool
+) -> None:
+    """They are in memory together."""
+    ids = await (house.dead(5, text=b"message %d") if dead else house.known(5))
+    names = tuple(id_text(each) for each in ids) if named else None
+    source: MessageSource = (
+        DeadDeliverySource(house.gateway, DeliveriesSource(ids=names), time_ns() // 1_000, revives=False)
+        if dead
+        else LedgerMessageSource(house.gateway, MessagesSource(ids=names), time_ns() // 1_000)
+    )
+    for most, expected in ((8, ["0", "1", "2", "3", "4"]), (18, ["01", "23", "4"]), (26, ["01", "23", "4"])):
+        monkeypatch.setattr(sources, "OCTETS_MAX", most)
+        position, last, found = source.begin(5), False, []
+        while not last and len(found) < 9:
+            chunk = await source.take(position, 500, Counter())
+            found.append("".join(item.message.body.decode().removeprefix("message ") for item in chunk.items))
+            position, last = chunk.position, chunk.last
+        assert found == expected
 
 
 async def test_of_one_that_is_not_dead_a_copy_is_sent(house: House) -> None:
