@@ -181,6 +181,41 @@ def test_who_leaves_the_line_is_not_called() -> None:
     assert log == ["a", "c"]
 
 
+def slow_in_line(slots: Slots, log: list[str]) -> tuple[Player, Player]:
+    """One that became slow while it waited in line for a second place, and the one that holds all others."""
+    slow, holder = proven(slots, "slow", log, wants=3), proven(slots, "holder", log, wants=slots.places - 1)
+    slow.lane.window, holder.lane.window = 3, slots.places
+    slow.lane.begin(0.0)
+    holder.go()
+    slow.go()
+    slow.lane.look(SLOW_AFTER)
+    assert slow.lane.health is Health.SLOW
+    del log[:]
+    return slow, holder
+
+
+def test_who_waits_is_in_line_once_also_after_its_class_has_changed() -> None:
+    slots = Slots(8)
+    log: list[str] = []
+    slow, holder = slow_in_line(slots, log)
+    slow.go()  # asks again, as it waits
+    other = Player(slots, "other", log)
+    slots.move(other.lane, Health.SLOW)
+    other.go()
+    for _ in range(2):
+        holder.end(True)
+    assert log == ["slow", "other"]
+
+
+def test_who_leaves_the_line_after_its_class_has_changed_is_not_called() -> None:
+    slots = Slots(8)
+    log: list[str] = []
+    slow, holder = slow_in_line(slots, log)
+    slots.leave(slow.lane)
+    holder.end(True)
+    assert log == []
+
+
 def test_one_that_is_called_and_wants_nothing_leaves_its_place_to_the_next() -> None:
     slots = Slots(1)
     log: list[str] = []
