@@ -15,12 +15,13 @@ from gateway.amqp.operations import Settlement
 from gateway.core.sources import intake
 from gateway.core.sources.stored import open_envelope
 from gateway.core.work import subscription_work
-from gateway.errors import LedgerUnavailable, OutboundTimeout
+from gateway.errors import BrokerUnavailable, LedgerUnavailable, OutboundTimeout
 from gateway.fidelity import annotate, annotation
 from gateway.ledger import EventKind, id_text
 from gateway.ledger.pending.deliveries import DeliveryStore
-from gateway.upstreams import Delivery
+from gateway.upstreams import Delivery, PublishReceipt
 from gateway.webhooks import pusher
+from gateway.webhooks.attempts import replies
 from gateway.webhooks.attempts.forms import PushedMessage
 from gateway.webhooks.attempts.outcomes import PushOutcomes
 from gateway.webhooks.attempts.sender import SendOutcome
@@ -146,6 +147,35 @@ async def test_a_reply_to_what_has_failed_before_is_the_first(estate: Estate) ->
     await estate.wait_depth(1, "answers")
     (reply,) = await estate.upstream.fetch("answers", 1, 1.0)
     assert annotation(reply.message.properties, "resent") is None
+
+
+@pytest.mark.parametrize("away", [1, 2, 3])
+async def test_a_reply_is_tried_three_times_while_its_broker_is_away(
+    estate: Estate, monkeypatch: pytest.MonkeyPatch, away: int
+) -> None:
+    """Only a reply that is there is recorded as one."""
+    publish, tries = estate.upstream.publish, 0
+
+    async def publish_later(exchange: str, routing_key: str, *arguments: Any, **named: Any) -> PublishReceipt:
+        nonlocal tries
+        tries += routing_key == "answers"
+        if routing_key == "answers" and tries <= away:
+            raise BrokerUnavailable("it is away")
+        return await publish(exchange, routing_key, *arguments, **named)
+
+    monkeypatch.setattr(replies, "PAUSE", 0.01)
+    monkeypatch.setattr(estate.upstream, "publish", publish_later)
+    estate.receivers.put("e", SendOutcome(status=200, body=b"answer"), reply=True)
+    await estate.upstream.declare_queue("answers")
+    await estate.subscribe()
+    (message_id,) = await estate.publish(b"x", reply_to="answers")
+    await estate.wait_kind(message_id, EventKind.ACKNOWLEDGED)
+    there = away < 3
+    assert tries == min(away + 1, 3)
+    assert await estate.depth("answers") == there
+    events = (await estate.timeline(message_id)).events
+    assert (EventKind.REPLIED in [event.kind for event in events]) == there
+    assert ("not sent: it is away" in str([event.detail for event in events])) == (not there)
 
 
 async def test_what_a_gateway_that_died_had_claimed_is_tried_by_the_next_one_at_once(estate: Estate) -> None:
