@@ -25,6 +25,7 @@ from gateway.replays import JobState, ReplayRequest, ReplaySource, ReplayTarget,
 from gateway.replays import queues as queues_module
 from gateway.replays.requests import DeliveriesSource, MessagesSource, QueueSource
 from gateway.replays.sources import DeadDeliverySource, LedgerMessageSource, MessageSource
+from gateway.replays.supervisor import REPLAY_WORK
 from gateway.upstreams import UpstreamState
 from tests.core.fakes import FakeUpstream
 from tests.replays.conftest import House, payload
@@ -143,6 +144,18 @@ async def test_it_is_begun_once_by_calls_at_the_same_time(house: House) -> None:
     await house.replays.refresh("r1")
     assert house.replays._runners == {"r1": runner}
     assert sum(task.get_name() == "replay r1" for task in asyncio.all_tasks()) == 1
+
+
+async def test_a_process_that_is_ending_begins_none_and_the_next_one_does(house: House) -> None:
+    await house.known(1)
+    await house.replays.close(1.0)
+    await house.replays.ask(request(messages=ALL), "")
+    await house.gateway.ownership.review(REPLAY_WORK)
+    await asyncio.sleep(0.2)
+    assert (await house.replays.get("r1")).state is JobState.PENDING
+    assert not house.fake.published
+    await house.restart()
+    assert (await house.ended("r1")).sent == 1
 
 
 async def test_it_is_not_begun_for_another_process(house: House) -> None:
@@ -1003,6 +1016,17 @@ async def test_the_target_must_be_there(house: House) -> None:
     await house.other.declare_exchange("shop")
     found = await house.replays.preview(request(messages=ALL, broker="other", exchange="shop"))
     assert found.count == 1
+
+
+async def test_an_exchange_is_not_looked_for_where_only_the_messages_name_their_brokers(house: House) -> None:
+    await house.known(2)
+    await house.fake.declare_exchange("shop")
+    await house.fake.bind_queue("orders", "shop", "orders")
+    asked = request(messages=MessagesSource(), exchange="shop")
+    assert (await house.replays.preview(asked)).count == 2
+    await house.replays.ask(asked, "")
+    assert (await house.ended("r1")).sent == 2
+    assert [exchange for exchange, _, _ in house.fake.published] == ["shop"] * 2
 
 
 async def test_a_target_whose_broker_is_away_is_waited_for(house: House) -> None:
