@@ -172,6 +172,21 @@ async def test_a_breaker_that_is_open_leaves_the_queue_alone_and_costs_no_attemp
     assert not world.ledger.rows
 
 
+@in_a_world
+async def test_after_a_probe_that_says_nothing_of_the_endpoint_the_next_one_is_made_at_once(world: World) -> None:
+    def answer(items: Sequence[PushedMessage]) -> SendOutcome:
+        (body,) = (item.message.body for item in items)
+        return {b"fails": FAILS, b"no form": SendOutcome(undeliverable={0: "it has no form"})}.get(body, OK)
+
+    world.receivers.put("e", answer, schedule=[0, 10_000], breaker_failures=1, concurrency=1)
+    await world.push("s", "e")
+    for body in (b"fails", b"no form", b"good"):
+        world.broker.put("s", body)
+    await asyncio.sleep(100)
+    assert [round(at - times(world)[0]) for at in times(world)] == [0, 10, 10]
+    assert world.receivers.bodies() == [b"good"]
+
+
 @pytest.mark.parametrize("state", [EndpointState.PAUSED, EndpointState.DISABLED, EndpointState.UNVERIFIED])
 def test_an_endpoint_that_is_held_by_somebody_gets_nothing_until_it_is_let_go(state: EndpointState) -> None:
     async def main() -> None:
