@@ -687,6 +687,15 @@ async def test_a_reading_that_was_overtaken_undoes_nothing(
 
 
 @pytest.mark.usefixtures("shared")
+async def test_closing_them_is_no_fault(opened: Open) -> None:
+    endpoints = await opened()
+    faults: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: faults.append(context))
+    await endpoints.close()
+    assert faults == []
+
+
+@pytest.mark.usefixtures("shared")
 async def test_a_ledger_that_is_away_is_asked_again(
     opened: Open, server: Server, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
