@@ -184,6 +184,25 @@ async def test_asked_for_again_where_its_owner_hears_nothing_of_it(house: House)
     assert (job.runs, job.skipped) == (2, 1)
 
 
+async def test_asked_for_again_before_its_owner_has_given_it_back(house: House) -> None:
+    await house.known(1)
+    real, ended = house.gateway.ownership.changed, asyncio.Event()
+
+    def changed(kind: str, name: str = "") -> None:
+        if (kind, name) == (REPLAY_WORK, ""):
+            ended.set()  # and the review of the work comes late
+        else:
+            real(kind, name)
+
+    house.gateway.ownership.changed = changed  # type: ignore[method-assign]
+    await house.replays.ask(request(messages=ALL), "")
+    async with asyncio.timeout(60):
+        await ended.wait()
+    await house.replays.ask(request(messages=ALL), "")
+    job = await house.until("r1", lambda job: job.state is JobState.DONE)
+    assert (job.runs, job.skipped) == (2, 1)
+
+
 async def test_asked_for_again_while_its_end_has_no_answer(house: House) -> None:
     """The end is in the ledger, and whoever reads it may ask again: that is not written over."""
     await house.known(3)
