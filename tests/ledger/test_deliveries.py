@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from gateway.errors import EntriesRefused
 from gateway.ledger import (
@@ -20,6 +21,8 @@ from gateway.ledger import (
     LogEntry,
     Owed,
 )
+from gateway.ledger.db.engine import Database
+from gateway.ledger.pending.delivery_reads import dead_groups
 from gateway.ledger.writing.calls import GROUP_OCTETS, WriterCall
 from gateway.ledger.writing.group import GroupCommit
 from tests.ledger.conftest import NOW, SHA, Clock, Open, message, new_id
@@ -489,6 +492,26 @@ async def test_dead_ones_are_counted_by_code_and_subscription(ledger: Ledger) ->
     await ledger.deliveries.settle([BacklogSettlement(row.id, Ending.DISCARD) for row in rows[:2]])
     assert (await groups(ledger, code="rejected"))[0] == {("rejected", BILLING): 1}
     assert await ledger.deliveries.get(rows[0].id) is not None, "it is not dead any more"
+
+
+async def test_groups_of_dead_ones_are_looked_for_until_there_are_more_than_wanted(
+    ledger: Ledger, database: Database
+) -> None:
+    """A caller may see many subscriptions: those behind the last group of the answer are not looked at."""
+    names = tuple(f"s{number}" for number in range(20))
+    for name in names:
+        await die(ledger, await put(ledger, 1, name), "rejected")
+    engine = database.readers()
+    statements: list[str] = []
+    with engine.connect() as connection:
+        sa.event.listen(connection, "before_cursor_execute", lambda *event: statements.append(event[2]))
+        among_all = dead_groups(connection, 2, "rejected", names)
+        fewest = len(statements)
+        assert dead_groups(connection, 2, "rejected", names[:3]) == among_all
+        assert len(statements) == 2 * fewest
+    engine.dispose()
+    groups, more = among_all
+    assert ([group.subscription for group in groups], more) == (["s0", "s1"], True)
 
 
 async def test_more_dead_ones_than_are_counted(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
