@@ -79,6 +79,18 @@ async def test_every_write_is_under_the_fence(open_ledger: Open, database: Datab
     assert await ledger.get_resource("kind", "name") is None
 
 
+async def test_a_shard_that_was_taken_over_is_said_until_something_is_written(open_ledger: Open) -> None:
+    ledger = await open_ledger()
+    fence = sa.text("UPDATE shards SET owner = NULL, fence = fence + 1")
+    await ledger.task(lambda connection, lease: connection.execute(fence))
+    assert ledger.ready()[0]
+    with pytest.raises(LedgerUnavailable, match="took over"):
+        await ledger.record(published(new_id()))
+    assert ledger.ready() == (False, writer.FENCED)
+    await ledger.record(published(new_id()))
+    assert ledger.ready() == (True, f"writes to shard {ledger.shard}")
+
+
 @ON_POSTGRESQL
 async def test_a_lease_that_is_given_up_is_free_at_once(open_ledger: Open) -> None:
     """Nobody can tell whether a commit happened: what stands under the lease is in doubt, and another's to take."""
