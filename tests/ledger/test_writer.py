@@ -193,6 +193,23 @@ async def test_trouble_lasts_while_there_is_no_room(tmp_path: Path, monkeypatch:
     await ledger.close()
 
 
+async def test_trouble_lasts_while_nobody_can_tell_how_much_room_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown(_: Path) -> Any:
+        raise OSError("Stale file handle")
+
+    ledger = await Ledger.open(f"sqlite:///{tmp_path}/ledger.db", LedgerSettings(), owner="test", migrate=True)
+    ledger._writer.trouble = "the ledger cannot be written: database or disk is full"
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.shutil, "disk_usage", unknown)
+        await ledger.record(published(new_id()))
+        assert not ledger.healthy
+    await ledger.record(published(new_id()))
+    assert ledger.healthy
+    await ledger.close()
+
+
 async def test_what_a_task_raises_is_its_callers(ledger: Ledger) -> None:
     def run(connection: Any, lease: Any) -> None:
         raise ZeroDivisionError
