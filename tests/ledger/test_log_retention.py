@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import Any
 
 import pytest
@@ -247,6 +248,30 @@ async def test_a_day_that_is_read_is_dropped(past: Past, sql: Any) -> None:
     assert today not in partitions()
     assert today + 1 in partitions()
     assert [row["sequence"] for row in await rows(past.ledger)] == [5, 6]
+
+
+@ON_POSTGRESQL
+@pytest.mark.parametrize("mode", ["ACCESS EXCLUSIVE", "ACCESS SHARE"])
+async def test_nobody_waits_long_for_a_day_that_is_in_use(past: Past, mode: str) -> None:
+    """Neither to look at it, where another process is about to drop it, nor to take it out while it is read."""
+    await past.spool(1)
+    day = int(past.clock.now * 1000) // DAY_MS
+    await past.ledger.log.claim_cursor("a", Log.MESSAGES, "one", "latest")
+    await past.ledger.history.keeper._raise(
+        lambda connection: past.ledger.history.keeper._log.raise_messages(connection, int(past.clock.now * 1e6))
+    )
+    engine = past.ledger._database.writer()
+    with engine.connect() as connection:
+        with engine.begin() as other:
+            other.exec_driver_sql(f"LOCK TABLE message_log_d{day} IN {mode} MODE")
+            began = time.monotonic()
+            assert log_retention.drop_day(connection, day) is DropOutcome.BUSY
+            assert time.monotonic() - began < 3.0, "without a limit of its own it would wait for five"
+        assert day in log_retention.days(connection)
+        connection.rollback()
+        assert log_retention.drop_day(connection, day) is DropOutcome.GONE
+        assert day not in log_retention.days(connection)
+    engine.dispose()
 
 
 @ON_POSTGRESQL
