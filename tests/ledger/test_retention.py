@@ -276,6 +276,21 @@ async def test_sweeps_go_in_chunks(history: History, sql: Any, monkeypatch: pyte
     assert len(steps) >= 6
 
 
+async def test_a_sweep_leaves_the_message_at_its_end(
+    history: History, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "CHUNK", 2)  # with it, the chunk would be full
+    history.clock.now -= 40 * DAY
+    await history.publish()
+    end = await history.publish()
+    await history.go(40)
+    await history.ledger.history.keeper.count()
+    sweep, read = retention.Sweep(database), {str(history.ledger.shard): 4}
+    found = await history.ledger.task(lambda connection, _: sweep.step(connection, b"", end, history.now, read))
+    assert found == (1, None)
+    assert await history.known() == [end]
+
+
 async def test_the_keeper_works_by_itself(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.ledger.events.keeper.COUNT_EVERY", 0.01)
     monkeypatch.setattr("gateway.ledger.events.keeper.RETAIN_EVERY", 0.01)
