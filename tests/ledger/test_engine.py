@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -86,6 +87,13 @@ def test_a_second_process_is_refused(tmp_path: Path) -> None:
     lock = database.lock()
     assert lock is not None
     lock.close()
+
+
+def test_who_is_refused_is_told_of_the_last_process_that_locked_the_file(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path}/ledger.db")
+    (tmp_path / "ledger.db.lock").write_text("123456789\n")  # of a process that is gone
+    with database.locked(), pytest.raises(LedgerUnavailable, match=rf"\(pid {os.getpid()}\)"):
+        database.lock()
 
 
 def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
