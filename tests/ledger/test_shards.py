@@ -14,6 +14,7 @@ import pytest
 
 from gateway.errors import LedgerUnavailable
 from gateway.ledger import EventKind, Ledger, MessageState, New
+from gateway.ledger.db.engine import Database
 from tests.ledger.conftest import ON_POSTGRESQL, Open, accepted, entry, intent, new_id, published
 
 Sql = Callable[[str], list[Any]]
@@ -121,6 +122,20 @@ async def test_many_open_at_once_and_each_has_its_own(open_ledger: Open) -> None
     first = await open_ledger()
     ledgers = await asyncio.gather(*(open_ledger(f"p{number}") for number in range(6)))
     assert sorted(each.shard for each in [first, *ledgers]) == list(range(7))
+
+
+@ON_POSTGRESQL
+async def test_who_opens_does_not_wait_for_a_shard_that_another_is_about_to_lease(
+    open_ledger: Open, database: Database
+) -> None:
+    first = await open_ledger()
+    await first.close()
+    engine = database.writer()
+    with engine.begin() as other:
+        other.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
+        other.exec_driver_sql(f"SELECT 1 FROM shards WHERE shard = {first.shard} FOR UPDATE")
+        assert (await open_ledger()).shard == first.shard + 1
+    engine.dispose()
 
 
 VICTIM = """
