@@ -166,6 +166,17 @@ def test_the_end_of_a_journal_may_be_that_of_a_loss_of_power(path: Path) -> None
     check_commits(path)
 
 
+def test_any_frame_of_the_last_commit_may_be_that_of_a_loss_of_power(path: Path) -> None:
+    """Of those behind it only the last one ends a commit: the same one."""
+    octets = journal(path).read_bytes()
+    frames = range(32, len(octets), 24 + 4096)
+    ends = [place for place in frames if int.from_bytes(octets[place + 4 : place + 8])]
+    assert ends[-1] == frames[-1]
+    assert ends[-1] - ends[-2] > 3 * (24 + 4096), "the commit has frames behind the damaged one, and its end"
+    flip(journal(path), ends[-2] + (24 + 4096) + 100)
+    check_files(path)
+
+
 def test_a_journal_that_is_cut_off_or_gone_is_named(path: Path) -> None:
     octets = journal(path).read_bytes()
     journal(path).write_bytes(octets[: len(octets) // 2])
