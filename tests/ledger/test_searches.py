@@ -161,3 +161,11 @@ async def test_headers_that_are_named_are_kept(open_ledger: Open, search: Any) -
     assert [found.properties for found in page] == [
         {}, {"headers": {"n": "3"}}, {"message_id": "m-1", "headers": {"tenant": "7"}},
     ]  # fmt: skip
+
+
+async def test_a_message_without_headers_is_kept_where_headers_are_named(open_ledger: Open, search: Any) -> None:
+    ledger = await open_ledger(headers=("tenant",))
+    bare, empty = new_id(), new_id()
+    await ledger.record([accepted(bare, headers=None), accepted(empty, headers={})])
+    assert search() == ([empty, bare], None)
+    assert search(headers={"tenant": "7"}) == ([], None)
