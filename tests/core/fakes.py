@@ -116,6 +116,12 @@ class FakeConsumer:
         self._channel = object()
         self.pump()
 
+    def end(self) -> None:
+        """The broker ends it, for its queue is gone."""
+        self.state, self.reason = ConsumerState.CANCELLED, f"its queue '{self.queue}' is gone"
+        for call in self.on_state:
+            call(self)
+
     def change_prefetch(self, prefetch: int, wait: Any = None) -> None:
         self.prefetch = prefetch
 

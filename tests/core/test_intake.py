@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -22,6 +23,7 @@ from gateway.core.work import subscription_work
 from gateway.errors import EntriesRefused, LedgerUnavailable
 from gateway.fidelity import annotate
 from gateway.ledger import MessageIds, id_text
+from gateway.ledger.db import disk
 from gateway.ledger.pending.deliveries import DeliveryStore
 from gateway.ledger.pending.owed import BacklogEntry, Ending
 from gateway.ledger.pending.owed import BacklogSettlement as Ends
@@ -288,11 +290,86 @@ async def test_backlog_max(
     await until(lambda: len(taken.rows) > held)
 
 
+async def test_a_backlog_that_is_just_full_is_a_reason_until_there_is_room(
+    gateway: Gateway, upstream: FakeUpstream, start: Start, taken: Taken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(taking, "LOOK_EVERY", 0.02)
+    monkeypatch.setattr(intake, "BACKLOG_EVERY", 0.02)
+    put(upstream, *(ours(b"%d" % number) for number in range(3)))
+    first = await start()
+    await until(lambda: len(taken.rows) == 3)
+    await first.stop()
+    put(upstream, ours(b"3"))
+    found = await start(backlog_max=3)
+    await until(lambda: found.reason == "the ledger holds 3 messages for it, and backlog_max is 3")
+    assert len(upstream.queues["orders"].ready) == 1, "nothing is taken"
+    (row,) = await gateway.ledger.deliveries.claim("billing", 1, 30.0)
+    await gateway.ledger.deliveries.settle([Ends(row.id, Ending.DONE, row.lease)])
+    ON_PURPOSE.add(row.message_id)  # no event says that it ended
+    await until(lambda: taken.bodies[3:] == [b"3"])
+
+
+async def test_a_full_disk_is_a_reason_and_takes_nothing_until_there_is_room(
+    gateway: Gateway, upstream: FakeUpstream, start: Start, taken: Taken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def leave(free: int) -> None:
+        monkeypatch.setattr(disk.shutil, "disk_usage", lambda _: SimpleNamespace(total=1 << 40, free=free))
+        gateway.ledger.disk.look()
+
+    monkeypatch.setattr(taking, "LOOK_EVERY", 0.02)
+    put(upstream, ours(b"1"))
+    leave(1 << 20)
+    found = await start()
+    await until(lambda: "ledger.disk_reserve" in found.reason)
+    assert not found.running
+    assert not upstream.consumers
+    leave(1 << 39)
+    await until(lambda: taken.bodies == [b"1"])
+    assert found.reason == ""
+
+
 async def test_too_many_octets_make_the_prefetch_smaller(upstream: FakeUpstream, start: Start, taken: Taken) -> None:
     put(upstream, *(ours(b"x" * 20_000) for _ in range(40)))
     found = await start(prefetch=30, prefetch_octets=1 << 16)
     await until(lambda: len(taken.rows) == 40)
     assert found._prefetch < 30
+
+
+async def test_too_many_octets_that_come_with_the_broker_s_answer_are_stored(
+    upstream: FakeUpstream, start: Start, taken: Taken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before there is a consumer of which the prefetch can be made smaller."""
+    consume = upstream.consume
+
+    async def answered_with_messages(*arguments: Any, **options: Any) -> FakeConsumer:
+        consumer = await consume(*arguments, **options)
+        consumer._deliver()
+        return consumer
+
+    monkeypatch.setattr(upstream, "consume", answered_with_messages)
+    sent = [b"%02d" % number + b"x" * 20_000 for number in range(5)]
+    put(upstream, *map(ours, sent))
+    found = await start(prefetch=30, prefetch_octets=1 << 16)
+    await until(lambda: len(upstream.settled) == 5)
+    assert upstream.settled == [(Settlement.ACCEPT, body) for body in sent]
+    assert (taken.bodies, found.reason) == (sent, "")
+
+
+async def test_a_prefetch_that_is_being_changed_is_not_changed_again(
+    upstream: FakeUpstream, start: Start, taken: Taken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What comes meanwhile was sent for the old one, and says nothing of the new."""
+    asked: list[int] = []
+
+    def change(consumer: FakeConsumer, prefetch: int, wait: Any = None) -> None:
+        consumer.changing = True
+        asked.append(prefetch)
+
+    monkeypatch.setattr(FakeConsumer, "change_prefetch", change)
+    put(upstream, *(ours(b"x" * 20_000) for _ in range(6)))
+    await start(prefetch=30, prefetch_octets=1 << 16)
+    await until(lambda: len(taken.rows) == 6)
+    assert asked == [3]
 
 
 async def test_more_than_twice_the_octets_is_given_back_at_once(
@@ -371,6 +448,23 @@ async def test_an_own_queue_is_declared_and_bound(upstream: FakeUpstream, start:
     await upstream.declare_exchange("news", "topic")
     await start(queue="", exchange="news", binding_key="k")
     await until(lambda: bool(upstream.consumers))
+    assert upstream.bindings == {("news", "gateway.subscription.billing", "k")}
+
+
+async def test_an_own_queue_that_was_deleted_is_there_again_after_the_next_put(
+    gateway: Gateway, upstream: FakeUpstream, start: Start
+) -> None:
+    """Although it was declared a moment ago, as far as is remembered."""
+    await upstream.declare_exchange("news", "topic")
+    settings = SubscriptionSettings(broker="fake", exchange="news", binding_key="k", lease="ledger")
+    await gateway.subscriptions.put("billing", settings, None)
+    await start(queue="", exchange="news", binding_key="k")
+    await until(lambda: bool(upstream.consumers))
+    await upstream.delete_queue("gateway.subscription.billing")
+    upstream.bindings.clear()
+    upstream.consumers[0].end()
+    await gateway.subscriptions.put("billing", settings, None)
+    assert "gateway.subscription.billing" in upstream.queues
     assert upstream.bindings == {("news", "gateway.subscription.billing", "k")}
 
 
