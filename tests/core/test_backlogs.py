@@ -36,6 +36,16 @@ def test_it_is_looked_less_and_less_often() -> None:
     assert pauses == [LOOK_MIN, 2.0, 4.0, LOOK_MAX, LOOK_MAX, LOOK_MAX]
 
 
+def test_after_news_it_is_looked_often_again() -> None:
+    backlog = SubscriptionBacklog(clock := Clock())
+    for _ in range(4):
+        emptied(backlog)
+        clock.now = backlog.next_look()
+    backlog.news()
+    emptied(backlog)
+    assert backlog.next_look() - clock.now == LOOK_MIN
+
+
 def test_what_is_due_later_is_known_to_the_second() -> None:
     clock = Clock()
     backlog = SubscriptionBacklog(clock)

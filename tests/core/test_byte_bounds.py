@@ -69,6 +69,20 @@ async def test_what_is_due_in_the_ledger_comes_with_the_next_pull(gateway: Gatew
     assert not upstream.queues["orders"].ready
 
 
+async def test_what_is_given_up_takes_no_bytes_of_a_pull(gateway: Gateway) -> None:
+    """A message that was out too often is larger than the pull; what is due behind it comes all the same."""
+    billing = await subscribe(gateway, max_deliveries=2)
+    await gateway.publish("fake", "", [message(bytes(5 * SIZE))])
+    (tired,) = await pull(gateway, billing, 100 * SIZE)
+    await gateway.consuming.release(billing, ids(tired))
+    (fresh,) = await publish(gateway, 1)
+    assert len(await gateway.consuming.pull(billing, 100, 0.0, 0.01)) == 2
+    await asyncio.sleep(0.05)
+    gateway.deliveries_changed("billing")
+    assert bodies(await pull(gateway, billing, SIZE)) == [fresh]
+    assert (await gateway.ledger.deliveries.backlog("billing")).dead == 1
+
+
 async def test_a_claim_says_that_more_is_due(gateway: Gateway, ledger: Ledger) -> None:
     billing = await subscribe(gateway)
     await publish(gateway, 3)

@@ -248,6 +248,27 @@ async def test_a_reason_goes_along_with_the_copy_though_the_queue_dead_letters(
     assert letter.properties.headers["x-gateway"]["reason"] == "bad"
 
 
+@pytest.mark.parametrize("reason", ["bad", ""])
+async def test_a_rejection_says_where_its_dead_letter_went(
+    gateway: Gateway, upstream: FakeUpstream, reason: str
+) -> None:
+    await upstream.declare_queue("dead")
+    await upstream.declare_exchange("dlx")
+    await upstream.bind_queue("dead", "dlx", "late")
+    settings = SubscriptionSettings(
+        broker="fake", queue="orders", dead_letter_exchange="dlx", dead_letter_routing_key="late"
+    )
+    copying, _ = await gateway.subscriptions.put("copying", settings, None)
+    await gateway.publish("fake", "", [message(b"1")])
+    (item,) = await pull(gateway, copying)
+    assert await statuses(gateway.consuming.reject(copying, [item.lease.ack_id], reason)) == ["SUCCESS"]
+    assert [found[0].body for found in upstream.queues["dead"].ready] == [b"1"]
+    place = {"dead_letter_exchange": "dlx", "dead_letter_routing_key": "late"}
+    confirmed = {"reason": "bad", "dead_letter_broker": "fake"} if reason else {}
+    rejected = (await gateway.timeline(id_text(item.id))).events[-1]
+    assert rejected.detail == {"subscription": "copying", **place, **confirmed}
+
+
 async def test_a_dead_letter_place_of_another_broker_gets_a_copy_without_a_reason_too(
     ledger: Ledger, upstream: FakeUpstream
 ) -> None:

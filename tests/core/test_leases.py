@@ -107,6 +107,16 @@ async def test_deadlines_pass_in_order_whatever_was_extended() -> None:
     assert desk.leases._timer is None
 
 
+async def test_no_deadline_passes_after_the_end() -> None:
+    desk = Desk()
+    lease, delivery = desk.grant(0.02)
+    desk.leases.close()
+    await asyncio.sleep(0.1)
+    assert not delivery.settled
+    assert desk.expired == []
+    assert desk.leases.holds(lease)
+
+
 async def test_a_shorter_extension_comes_first() -> None:
     desk = Desk()
     lease, _ = desk.grant(60.0)
