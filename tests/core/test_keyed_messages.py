@@ -288,6 +288,21 @@ async def test_calls_of_one_order_do_not_overtake(
     assert bodies(upstream) == [b"0", b"1", b"2", b"3", b"4"]
 
 
+async def test_calls_of_one_order_do_not_wait_for_confirms(gateway: Gateway, upstream: FakeUpstream) -> None:
+    """A call waits until the one before has sent its messages, and no longer."""
+    upstream.held = []
+    calls = []
+    for number in range(3):
+        calls.append(asyncio.create_task(publish(gateway, *numbered(2, 2 * number), order="o")))
+        async with asyncio.timeout(10):
+            while len(upstream.published) < 2 * (number + 1):
+                await asyncio.sleep(0.005)
+    assert not any(call.done() for call in calls)
+    upstream.confirm_held()
+    assert [result.key for results in await asyncio.gather(*calls) for result in results] == ["done"] * 6
+    assert bodies(upstream) == [b"%d" % number for number in range(6)]
+
+
 async def test_a_ledger_that_is_away_promises_nothing(
     gateway: Gateway, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 from msgspec import structs
 
 from gateway.amqp.message import Message, Properties
+from gateway.budgets import ShareHolder
 from gateway.config import LedgerSettings, RetentionSettings
 from gateway.core import Gateway, KeyedAnswer, KeyedRequest, Publication, PublishOutcome
 from gateway.core.publishing import envelopes
@@ -235,6 +236,24 @@ async def test_too_large_is_refused_at_once(ledger: Ledger) -> None:
     assert small.error is None
     page, _ = await ledger.outbox.page()
     assert [row.message_id for row in page] == [parse_id(small.id)]
+
+
+async def test_what_was_sent_counts_no_more_in_the_share_of_its_client(
+    gateway: Gateway, upstream: FakeUpstream
+) -> None:
+    """And what waits counts on."""
+    later = int((time() + 3600) * 1e6)
+    scheduled, scheduled_bytes = gateway.budgets["scheduled"], gateway.budgets["scheduled_bytes"]
+    waiting = [message(b"%d" % number, not_before=later) for number in range(3)]
+    results = await gateway.outbox.put(gateway.broker("fake"), "", waiting, "me")
+    size = scheduled_bytes.standing().held // 3
+    (now,) = await gateway.outbox.put(gateway.broker("fake"), "", [message(b"x")], "me")
+    await settled(gateway, [now])
+    await until(lambda: scheduled.standing().held != 4)
+    assert (scheduled.standing().held, scheduled_bytes.standing().held) == (3, 3 * size)
+    assert scheduled.held_by(ShareHolder("me")) == 3
+    for result in results:
+        await gateway.outbox.cancel(parse_id(result.id), "me")
 
 
 async def test_cancelled_before_it_is_sent(gateway: Gateway, upstream: FakeUpstream) -> None:
