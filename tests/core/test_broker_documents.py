@@ -106,3 +106,13 @@ def test_what_is_wrong_anywhere(settings: dict[str, object], wrong: str) -> None
     with pytest.raises(EncodeError):
         check_put(made)
     assert check_broker(BrokerSettings(url="amqp://a:b@h/", password="b")) is None
+
+
+def test_what_is_right_may_be_put() -> None:
+    check_put(BrokerSettings(url="amqp://a@h/"))
+    check_put(BrokerSettings(url="amqps://a@h/", tls=TLS))
+
+
+def test_a_certificate_is_put_with_its_key() -> None:
+    with pytest.raises(EncodeError, match=r"^tls.key: a certificate without a key"):
+        check_put(BrokerSettings(url="amqps://a@h/", tls=TlsSettings(cert=CERTIFICATE)))

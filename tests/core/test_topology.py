@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from gateway.core import Gateway
 from gateway.core.topology import BINDING, EXCHANGE, QUEUE, BindingPlace
 from gateway.errors import NoSuchBroker, NotFound, PreconditionFailed
+from gateway.session import Capabilities
 from tests.core.fakes import FakeUpstream
 
 
@@ -74,3 +77,24 @@ async def test_exchanges_and_their_bindings(gateway: Gateway, upstream: FakeUpst
     assert await known(gateway, EXCHANGE) == await known(gateway, BINDING) == []
     with pytest.raises(NotFound):
         await gateway.topology.exchange("fake", "ex")
+
+
+@pytest.mark.parametrize("is_checked", [True, False])
+async def test_another_declaration_is_refused_where_the_broker_would_not_look(
+    gateway: Gateway, upstream: FakeUpstream, is_checked: bool
+) -> None:
+    upstream.capabilities = Capabilities(product="Fake", redeclare_checked=is_checked)
+
+    async def make(**spec: Any) -> None:
+        await gateway.topology.declare_queue(
+            "fake", "new", durable=True, auto_delete=spec["auto_delete"], arguments={}, spec=spec
+        )
+
+    await make(auto_delete=False)
+    await make(auto_delete=False, arguments={})  # which an earlier release did not remember
+    if is_checked:
+        await make(auto_delete=True)  # the broker's to say
+        return
+    with pytest.raises(PreconditionFailed, match="queue 'new' was declared with auto_delete False, not True"):
+        await make(auto_delete=True)
+    assert (await gateway.topology.queue("fake", "new"))[1] == {"auto_delete": False, "arguments": {}}
