@@ -360,6 +360,19 @@ async def test_what_is_handed_back_is_due_at_once(gateway: Gateway) -> None:
     assert (await kinds(gateway, again))[2:] == ["delivered", "released", "delivered"]
 
 
+async def test_what_is_handed_back_comes_before_those_behind_it(gateway: Gateway) -> None:
+    """Also where these have been due for longer."""
+    billing = await subscribe(gateway)
+    await gateway.publish("fake", "", [message(b"1"), message(b"2"), message(b"3")])
+    first, _, third = await pull(gateway, billing)
+    assert await statuses(gateway.consuming.release(billing, ids(third))) == ["SUCCESS"]
+    gateway.consuming.hand_back([first], "the caller hung up")
+    async with asyncio.timeout(10):
+        while (await gateway.ledger.deliveries.backlog("billing")).out > 1:
+            await asyncio.sleep(0.005)
+    assert bodies(await pull(gateway, billing)) == [b"1", b"3"]
+
+
 async def test_what_is_claimed_is_handed_over_though_the_broker_is_away(
     gateway: Gateway, upstream: FakeUpstream
 ) -> None:
