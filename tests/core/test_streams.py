@@ -11,6 +11,7 @@ import pytest
 from gateway.core import Gateway, Pulled, SubscriptionResource
 from gateway.core.leasing import streams
 from gateway.core.leasing.streams import DeliveryStream, StreamReader
+from gateway.ledger.pending.deliveries import DeliveryStore
 from gateway.upstreams import UpstreamState
 from tests.core.fakes import FakeUpstream
 from tests.core.test_intake import until
@@ -216,6 +217,48 @@ async def test_what_another_process_settles_makes_room(
     await gateway.consuming.acknowledge(billing, ids(reader.got[0]))
     monkeypatch.setattr(gateway.consuming.ledger_leases, "on_settled", silent)
     await until(lambda: len(reader.got) == 2)
+
+
+def count_looks(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """What the ledger is asked for, one at a time."""
+    get = DeliveryStore.get
+    asked: list[bytes] = []
+
+    async def counted(self: DeliveryStore, delivery: bytes, **options: Any) -> Any:
+        asked.append(delivery)
+        return await get(self, delivery, **options)
+
+    monkeypatch.setattr(DeliveryStore, "get", counted)
+    return asked
+
+
+async def test_where_no_other_process_settles_the_ledger_is_not_asked(
+    gateway: Gateway, read: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "HEARTBEAT", 0.02)
+    billing = await subscribe(gateway)
+    await publish(gateway, 2)
+    asked = count_looks(monkeypatch)
+    reader = read(billing, window=1)
+    await until(lambda: reader.heartbeats >= 3)
+    assert len(reader.got) == 1
+    assert asked == []
+
+
+async def test_what_this_process_settles_makes_room_without_a_look(
+    gateway: Gateway, read: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    billing = await subscribe(gateway)
+    await publish(gateway, 3)
+    asked = count_looks(monkeypatch)
+    monkeypatch.setattr(streams, "LOOK_EVERY", 60.0)
+    monkeypatch.setattr(streams, "ASK_EVERY", 60.0)
+    reader = read(billing, window=2, shared=True)
+    await until(lambda: len(reader.got) == 2)
+    await asyncio.sleep(0.01)
+    await gateway.consuming.acknowledge(billing, ids(reader.got[0]))
+    await until(lambda: len(reader.got) == 3)
+    assert asked == []
 
 
 async def test_a_broker_that_is_away_is_waited_for(
