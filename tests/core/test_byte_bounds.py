@@ -108,14 +108,20 @@ async def test_leases_of_brokers_are_bounded_in_bytes(gateway: Gateway, upstream
 
 
 async def test_pulls_that_waited_while_others_took_all_give_back(gateway: Gateway, upstream: FakeUpstream) -> None:
+    """Each has a message when the first of them is handed over, which fills the budget."""
     billing = await subscribe(gateway, lease="broker")
     gateway.budgets["lease_bytes"].configure(2 * SIZE, 1.0, 0.0, {})
     waiting = [asyncio.create_task(pull(gateway, billing, 100 * SIZE, 5.0)) for _ in range(3)]
     await until(lambda: upstream.fetches == 3)
-    await upstream.publish_nowait("", "orders", message(bytes(2 * SIZE)).message)
+    for number in range(3):
+        upstream.publish_nowait("", "orders", message(b"%d" % number + bytes(2 * SIZE)).message)
     results = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 10)
-    assert sum(len(each) for each in results if isinstance(each, list)) == 1
+    (pulled,) = (each for each in results if isinstance(each, list))
+    assert len(pulled) == 1
+    assert sum(isinstance(each, Overloaded) for each in results) == 2
     assert gateway.budgets["leases"].standing().held == 1
+    assert len(upstream.out) == 1
+    assert len(upstream.queues["orders"].ready) == 2
 
 
 async def test_a_stream_has_a_window_in_bytes(
