@@ -10,7 +10,7 @@ import pytest
 from gateway.amqp.message import Message, Properties, RawProperties, delivery_count
 from gateway.amqp.operations import Settlement
 from gateway.budgets import BudgetBounds, ShareHolder
-from gateway.config import SubscriptionSettings
+from gateway.config import SubscriptionFilter, SubscriptionSettings
 from gateway.core import Gateway, Pulled, SubscriptionResource
 from gateway.core.leasing.consuming import own_id
 from gateway.core.leasing.leases import Lease
@@ -389,6 +389,28 @@ async def test_without_a_ledger_nothing_is_handed_over(
     with pytest.raises(LedgerUnavailable):
         await pull(gateway, billing)
     assert upstream.fetches == 1
+
+
+async def test_where_it_cannot_be_recorded_what_is_not_wanted_goes_back_with_the_rest(
+    gateway: Gateway, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = SubscriptionSettings(
+        broker="fake", queue="orders", filter=SubscriptionFilter(routing_key="orders.eu"), unmatched="discard"
+    )
+    choosy, _ = await gateway.subscriptions.put("choosy", settings, None)
+    ready = upstream.queues["orders"].ready
+    ready.extend((Message(key.encode()), "", key, False) for key in ("stock", "orders.eu"))
+
+    async def record(self: Ledger, entries: object) -> list[int]:
+        raise LedgerUnavailable("locked")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "record", record)
+        with pytest.raises(LedgerUnavailable):
+            await pull(gateway, choosy)
+    assert not upstream.out
+    assert sorted(upstream.settled) == [(Settlement.RELEASE, b"orders.eu"), (Settlement.RELEASE, b"stock")]
+    assert gateway.budgets["leases"].standing().held == 0
 
 
 async def test_an_acknowledgement_is_recorded_when_the_ledger_is_back(
