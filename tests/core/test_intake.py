@@ -480,6 +480,29 @@ async def test_a_queue_that_is_missing_is_a_reason_and_no_end(
     assert found.running
 
 
+async def test_what_is_given_back_again_and_again_is_held_no_more(
+    gateway: Gateway, upstream: FakeUpstream, start: Start, taken: Taken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bytes that counted although nobody holds them would bound all others."""
+    faults = 3
+
+    async def no(self: Intake, chunk: Any) -> None:
+        nonlocal faults
+        faults -= 1
+        if not faults:
+            monkeypatch.undo()
+        raise LedgerUnavailable("locked")
+
+    monkeypatch.setattr(taking, "PAUSE_MIN", 0.01)
+    monkeypatch.setattr(taking, "CHUNK", 1)
+    monkeypatch.setattr(Intake, "_store", no)
+    put(upstream, *(ours(b"%d" % number) for number in range(3)))
+    await start()
+    await until(lambda: len(taken.rows) == 3)
+    assert any(settlement is Settlement.RELEASE for settlement, _ in upstream.settled)
+    assert gateway.budgets["held_bytes"].standing().held == 0
+
+
 async def test_what_is_not_wanted_is_buried_once_and_let_go_of_although_the_ledger_was_away(
     gateway: Gateway, upstream: FakeUpstream, start: Start, taken: Taken, monkeypatch: pytest.MonkeyPatch
 ) -> None:
