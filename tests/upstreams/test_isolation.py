@@ -489,6 +489,22 @@ async def test_suspects_whose_time_is_up_hold_nobody_up(
     assert await other == ROUTED
 
 
+async def test_suspects_that_all_have_their_outcome_hold_nobody_up(
+    broker: FakeBroker, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The culprit does no harm the second time: the windows open with the last outcome, not with the next tick."""
+    monkeypatch.setattr(publisher, "_TICK", 60.0)
+    upstream = await start(broker, proving=True)
+    fussy = Fussy(broker, closes="connection")
+    await publish_all(upstream, [b"w%d" % n for n in range(100)])
+    fussy.is_poison = lambda operation: operation.message.body == b"once" and not fussy.deaths  # type: ignore[method-assign]
+    assert await publish_all(upstream, [b"1", b"once", b"2"]) == [RESENT] * 3
+    assert fussy.deaths == 1
+    async with asyncio.timeout(5):
+        assert await publish_all(upstream, [b"after"]) == [ROUTED]
+        assert await publish_all(upstream, [b"other"], "amq.direct") == [ROUTED]
+
+
 async def test_a_poisoned_flood_is_no_denial_of_service(broker: FakeBroker, start: Start) -> None:
     """Every tenth is poison, from many callers at once, each after its last."""
     upstream = await start(broker, proving=True)

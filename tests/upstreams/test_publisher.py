@@ -112,6 +112,33 @@ async def test_many_are_in_flight_and_confirmed_in_ranges(broker: FakeBroker, st
     assert upstream.status().pending == 0
 
 
+async def test_outcomes_wake_nobody_where_nobody_waits(
+    broker: FakeBroker, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upstream, held = await start(broker, publish_window=10), Held(broker)
+    futures = [upstream.publish_nowait("", "k", Message(b"%d" % i)) for i in range(10)]
+    await until(lambda: len(held.got) == 10)
+    pumps: list[None] = []
+    pump = publisher.Publisher._pump
+
+    def counted(self: publisher.Publisher) -> None:
+        pumps.append(None)
+        pump(self)
+
+    monkeypatch.setattr(publisher.Publisher, "_pump", counted)
+    held.confirm(0, 4)
+    await asyncio.gather(*futures[:5])
+    assert not pumps
+    late = [upstream.publish_nowait("", "k", Message(b"%d" % i)) for i in range(10, 16)]  # one more than has room
+    held.confirm(5, 9)
+    await asyncio.gather(*futures)
+    await until(lambda: len(held.got) == 16)
+    assert len(pumps) == 1
+    held.confirm(10, 15)
+    await asyncio.gather(*late)
+    assert len(pumps) == 1
+
+
 async def test_how_long_an_outcome_took(broker: FakeBroker, start: Start) -> None:
     """One at a time on each channel, and how long the oldest waits meanwhile."""
     upstream, held = await start(broker), Held(broker)

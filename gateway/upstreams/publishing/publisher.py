@@ -396,7 +396,7 @@ class Publisher:
         if self._silent:
             self._silent = False
             self._state_changed()
-        if self._waiting and not self._pump_scheduled:
+        if self._waiting or self._alone:  # the last suspect may have its outcome now
             self._schedule_pump()
 
     def _schedule_pump(self) -> None:
