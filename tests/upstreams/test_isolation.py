@@ -505,6 +505,22 @@ async def test_suspects_that_all_have_their_outcome_hold_nobody_up(
         assert await publish_all(upstream, [b"other"], "amq.direct") == [ROUTED]
 
 
+async def test_a_caller_that_leaves_as_its_repeat_is_confirmed(broker: FakeBroker, start: Start) -> None:
+    """The outcome of the second attempt finds nobody, and that is no fault."""
+    upstream = await start(broker, proving=True)
+    fussy = Fussy(broker)
+    await publish_all(upstream, [b"w%d" % n for n in range(100)])
+    faults: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: faults.append(context))
+    futures = [upstream.publish_nowait("", "k", Message(body)) for body in bodies(3, [2])]
+    await until(lambda: fussy.deaths == 1)
+    upstream.on_answered.append(lambda seconds: futures[0].cancel())  # the first on the new channel
+    results = await asyncio.gather(*futures, return_exceptions=True)
+    assert [type(result) for result in results] == [asyncio.CancelledError, PublishReceipt, PreconditionFailed]
+    assert fussy.stored[b"0"] == 2
+    assert faults == []
+
+
 async def test_a_poisoned_flood_is_no_denial_of_service(broker: FakeBroker, start: Start) -> None:
     """Every tenth is poison, from many callers at once, each after its last."""
     upstream = await start(broker, proving=True)
