@@ -11,14 +11,15 @@ from gateway.amqp.operations import (
     CloseChannel,
     DeclareQueue,
     OpenChannel,
+    Operation,
     QueryBinding,
     QueryQueue,
 )
-from gateway.errors import BrokerUnavailable, NotFound, Overloaded, PreconditionFailed, RemoteError
+from gateway.errors import BrokerUnavailable, NotFound, Overloaded, PreconditionFailed, RemoteError, Unsupported
 from gateway.upstreams import UpstreamState, topology
 from gateway.upstreams.topology import QueueInfo
 from tests.upstreams.conftest import Start
-from tests.upstreams.fake import FakeBroker, Peer, bounce, until
+from tests.upstreams.fake import FakeBroker, FakeSession, Peer, bounce, until
 
 
 async def test_declare_query_purge_delete(broker: FakeBroker, start: Start) -> None:
@@ -79,6 +80,26 @@ async def test_channels_are_used_again(broker: FakeBroker, start: Start) -> None
     upstream = await start(broker)
     for _ in range(5):
         await upstream.declare_queue("q")
+    assert len(broker.all(OpenChannel)) == 1
+
+
+async def test_a_channel_is_used_again_after_a_request_that_was_never_sent(
+    broker: FakeBroker, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What this version cannot say costs no channel: else they would all be open before long, and used by nobody."""
+    upstream = await start(broker)
+    send = FakeSession.send
+
+    def unknown(self: FakeSession, operation: Operation, now: float) -> int:
+        if isinstance(operation, QueryBinding):
+            raise Unsupported("this version has no such question")
+        return send(self, operation, now)
+
+    monkeypatch.setattr(FakeSession, "send", unknown)
+    for _ in range(5):
+        with pytest.raises(Unsupported):
+            await upstream.query_binding("amq.direct", "q")
+    await upstream.declare_queue("q")
     assert len(broker.all(OpenChannel)) == 1
 
 
