@@ -203,6 +203,19 @@ async def test_auto_tells_what_it_found(broker: FakeBroker, start: Start) -> Non
     assert upstream.status().found == "found 0-8 (Fake 1)"
 
 
+async def test_a_version_that_is_given_is_the_only_one_that_is_tried(broker: FakeBroker, start: Start) -> None:
+    def elsewhere(peer: Peer, operation: Opened) -> bool:
+        peer.send(Closed(0, CloseReason.PROTOCOL_HEADER, 0, "another header", supported="0-8"))
+        return True
+
+    broker.on[Opened] = elsewhere
+    upstream = await start(broker, wait=False)
+    await until(lambda: broker.connections >= 6)
+    assert {session.version for session in broker.sessions} == {V0_9_1}
+    assert upstream.state is UpstreamState.DOWN
+    assert "another header" in upstream.reason
+
+
 async def test_auto_where_nothing_is_spoken(broker: FakeBroker, start: Start) -> None:
     def garbage(peer: Peer, operation: Opened) -> bool:
         peer.send_octets(b"\x00\x00\x00\x04HTTP/1.1 400")
