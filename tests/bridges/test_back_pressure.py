@@ -8,6 +8,7 @@ import sqlite3
 import pytest
 
 from gateway.amqp.message import Message, Properties
+from gateway.bridges.bridge import Bridge
 from gateway.ledger.db import engine
 from tests.bridges.conftest import Estate, entry, until
 
@@ -239,6 +240,23 @@ async def test_a_fault_of_ours_gives_everything_back_and_begins_anew(estate: Est
     came = await estate.take(5)
     assert numbers(came) == [1, 2, 3, 4, 5]
     await estate.wait_for(state="running", in_flight=0)
+
+
+async def test_a_fault_of_ours_at_the_beginning_is_said_while_it_lasts(
+    estate: Estate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(bridge: Bridge) -> None:
+        raise RuntimeError("a fault of ours")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Bridge, "_make_flow", broken)
+        await estate.bridge()
+        status = await estate.wait_for(reason=lambda text: "internal error: RuntimeError('a fault of ours')" in text)
+        assert status.state == "error"
+    await estate.fill(3)
+    assert numbers(await estate.take(3)) == [1, 2, 3]
+    status = await estate.wait_for(state="running", reason="", in_flight=0)
+    assert "a fault of ours" in status.last_error
 
 
 async def test_a_fault_over_one_message_costs_that_message(estate: Estate) -> None:
