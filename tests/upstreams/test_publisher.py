@@ -10,6 +10,7 @@ from gateway.amqp.message import Message, Properties
 from gateway.amqp.operations import (
     ChannelClosed,
     Confirmed,
+    ExchangeFound,
     Failed,
     Flow,
     Operation,
@@ -299,6 +300,34 @@ async def test_a_lost_link_leaves_the_window_unknown_and_the_line_unsent(broker:
     del broker.on[Publish]
     broker.put("k")
     assert (await upstream.publish("", "k", Message())).routed
+
+
+async def test_a_question_that_outlives_its_link_opens_no_channel(broker: FakeBroker, start: Start) -> None:
+    """Its publish has failed with the link: on the next one the channel would be open, and used by nobody."""
+    upstream = await start(broker)
+    await upstream.publish("", "k", Message())
+    (publishing,) = [peer for peer in broker.peers if peer.of(Publish)]
+    asked: list[tuple[Peer, QueryExchange]] = []
+
+    def hold(peer: Peer, operation: QueryExchange) -> bool:
+        asked.append((peer, operation))
+        return True
+
+    broker.on[QueryExchange] = hold
+    future = upstream.publish_nowait("amq.direct", "k", Message())
+    await until(lambda: asked)
+    ((peer, question),) = asked
+    assert peer is not publishing
+    publishing.hang_up()
+    with pytest.raises(BrokerUnavailable):
+        await future
+    await until(lambda: broker.connections == 4)
+    assert await upstream.wait_up(30)
+    peer.send(ExchangeFound(question.channel, question.serial, question.serial, question.exchange))
+    del broker.on[QueryExchange]
+    await upstream.query_exchange("amq.direct")  # answered behind the other
+    await upstream.publish("", "k", Message())
+    assert len(broker.all(SelectConfirm)) == 1
 
 
 async def test_without_a_link_nothing_is_sent(broker: FakeBroker, start: Start) -> None:
