@@ -12,7 +12,7 @@ from gateway.config import BrokerSettings
 from gateway.errors import AuthenticationFailed, BrokerUnavailable, ConfigurationError
 from gateway.runtime.backoff import Backoff
 from gateway.runtime.ids import ids
-from gateway.session import Version
+from gateway.session import ClientConfig, Session, Version
 from gateway.upstreams import Status, Upstream, UpstreamState, keeper
 from gateway.upstreams.topology import Desk, Topology
 from gateway.v08.version import V0_8
@@ -201,6 +201,23 @@ async def test_auto_tells_what_it_found(broker: FakeBroker, start: Start) -> Non
     assert asked == [V0_9_1, V0_8, V0_8, V0_8]
     assert upstream.version is V0_8
     assert upstream.status().found == "found 0-8 (Fake 1)"
+
+
+async def test_the_link_that_publishes_is_enough_to_know_the_broker(broker: FakeBroker, start: Start) -> None:
+    original = broker.session
+
+    def session(version: Version, config: ClientConfig) -> Session:
+        if keeper.connection_name("fake", "publish") not in config.connection_name:
+            raise BrokerUnavailable("no link but that which publishes")
+        return original(version, config)
+
+    broker.session = session  # type: ignore[method-assign]
+    upstream = await start(broker, wait=False)
+    await until(lambda: upstream.status().publishing and upstream.state is UpstreamState.DOWN)
+    status = upstream.status()
+    assert not status.consuming
+    assert (status.version, status.product, status.product_version) == (V0_9_1, "Fake", "1")
+    assert status.capabilities is not None
 
 
 async def test_a_version_that_is_given_is_the_only_one_that_is_tried(broker: FakeBroker, start: Start) -> None:
