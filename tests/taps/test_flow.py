@@ -554,6 +554,18 @@ async def test_until_the_depth_of_an_empty_queue(house: House) -> None:
     assert status.reason == "until: 0 of 0 messages are taken"
 
 
+async def test_an_end_waits_for_no_room_in_the_log(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that was wanted has come: it is spooled at once, not when what is out is no longer held."""
+    monkeypatch.setattr(taking, "CHUNK", 2)
+    monkeypatch.setattr(taking, "HOLD", 3600.0)
+    sent = await house.fill(8, size=300_000)
+    await house.tap(until="depth", log_octets=1 << 20)
+    status = await house.wait_for(state=TapState.STOPPED)
+    assert status.reason == "until: 8 of 8 messages are taken"
+    assert await house.bodies() == sent
+    assert await house.depth() == 0
+
+
 async def test_a_queue_that_gives_less_than_it_held(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody else takes some of it."""
     monkeypatch.setattr(flow, "EMPTY_EVERY", 0.02)
