@@ -1075,6 +1075,7 @@ WORLDS: Final = {
     "processes": "two processes",
     "pushes": "pushes",
     "redrives": "replays that lose connections",
+    "copies": "replays of the ledger",
     "reloads": "a reload",
     "replays": "replays",
     "restarts": "an end soon after a start",

@@ -227,6 +227,7 @@ ALL: Final = (
         "if not patiently or isinstance(error, EntriesRefused):",
         "if True:",
         "copies",
+        2_919,
     ),
     Mutation(
         "events of a key that another process has count",
