@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from typing import Any
 
 import pytest
 
 from gateway.amqp.message import Message, Properties
+from gateway.bridges import bridge as bridge_module
 from gateway.bridges.bridge import Bridge
 from gateway.ledger.db import engine
+from gateway.upstreams import QueueInfo, Upstream
 from tests.bridges.conftest import Estate, entry, until
 
 
@@ -52,6 +55,25 @@ async def test_a_fault_is_told_apart_from_a_pause(estate: Estate) -> None:
     await estate.bridges.resume("b")
     await estate.wait_for(state="running", in_flight=0, forwarded=3)
     assert (told("up"), told("fault"), told("oldest_seconds")) == (1, 0, 0)
+
+
+async def test_how_deep_its_source_is_is_asked_once_a_second(estate: Estate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often somebody looks."""
+    real, asked = Upstream.query_queue, 0
+
+    async def query(self: Upstream, *arguments: Any, **options: Any) -> QueueInfo:
+        nonlocal asked
+        asked += 1
+        return await real(self, *arguments, **options)
+
+    monkeypatch.setattr(Upstream, "query_queue", query)
+    monkeypatch.setattr(bridge_module, "ASK_EVERY", 60.0)
+    await estate.bridge()
+    await estate.wait_for(state="running")
+    assert (before := asked) > 0
+    for _ in range(3):
+        await estate.status()
+    assert asked == before
 
 
 async def test_the_source_is_gone_and_comes_back(estate: Estate) -> None:

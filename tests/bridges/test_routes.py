@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.amqp.message import Message, Properties, RawProperties
+from gateway.bridges.bridge import check
 from gateway.bridges.items import BridgeDelivery
 from gateway.bridges.routes import KEY_MAX, BridgeRoute, RouteOutcome
 from gateway.core.leasing.consuming import own_id
@@ -29,6 +30,15 @@ def item(message: Message | None = None, **properties: Any) -> BridgeDelivery:
         message = Message(b"body", Properties(**properties))
     delivery: Any = SimpleNamespace(message=message, exchange="ex", routing_key="a.b", queue="in")
     return BridgeDelivery(delivery, 1)
+
+
+def test_a_bridge_is_checked_before_it_is_kept() -> None:
+    """Its settings, as its route would refuse them, and the brokers that it names."""
+    asked: list[str] = []
+    check("b", bridge_settings(), asked.append)
+    assert asked == ["old", "new"]
+    with pytest.raises(EncodeError, match="selector: '\\('"):
+        check("b", bridge_settings(selector="("), asked.append)
 
 
 def broken() -> Message:
