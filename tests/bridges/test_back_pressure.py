@@ -57,7 +57,9 @@ async def test_a_fault_is_told_apart_from_a_pause(estate: Estate) -> None:
     assert (told("up"), told("fault"), told("oldest_seconds")) == (1, 0, 0)
 
 
-async def test_how_deep_its_source_is_is_asked_once_a_second(estate: Estate, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_depth_of_its_source_is_asked_for_once_a_second(
+    estate: Estate, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """However often somebody looks."""
     real, asked = Upstream.query_queue, 0
 
