@@ -350,8 +350,12 @@ class BridgeRun(FaultRun):
         self.note(**{f"killed {status}, {there}": 1})
 
     def accident(self, in_flight: int, *, counts: bool = False, forgets: bool = False) -> None:
-        """Whatever is between source and target now may come twice; see :class:`Accident`."""
-        most = 0 if self.exactly_once else self._bridge.get("prefetch", PREFETCH)
+        """Whatever is between source and target now may come twice; see :class:`Accident`.
+
+        A source that crashes may also bring again what was acknowledged to it and was not on its disk yet. Broker-J
+        gives credit before it writes that down, so it is counted apart, as another prefetch.
+        """
+        most = 0 if self.exactly_once else self._bridge.get("prefetch", PREFETCH) * (1 + forgets)
         self.accidents.append(Accident(time.time(), in_flight, most, counts, forgets))
 
     async def stuck(self, seconds: float, within: float = 15.0) -> dict[str, Any]:
