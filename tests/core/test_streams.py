@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gateway.config import SubscriptionSettings
 from gateway.core import Gateway, Pulled, SubscriptionResource
 from gateway.core.leasing import streams
 from gateway.core.leasing.streams import DeliveryStream, StreamReader
@@ -202,6 +203,26 @@ async def test_an_extension_keeps_its_place(gateway: Gateway, read: Open) -> Non
     await gateway.consuming.modify_deadline(billing, ids(reader.got[0]), 60)
     await asyncio.sleep(0.3)
     assert len(reader.got) == 1
+
+
+async def test_a_subscription_that_was_changed_counts_from_the_next_pull(
+    gateway: Gateway, read: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pull, deadlines = gateway.consuming.pull, []
+
+    async def counted(subscription: SubscriptionResource, *arguments: Any) -> list[Pulled]:
+        deadlines.append(subscription.settings.ack_deadline_seconds)
+        return await pull(subscription, *arguments)
+
+    monkeypatch.setattr(gateway.consuming, "pull", counted)
+    reader = read(await subscribe(gateway, ack_deadline_seconds=30), window=1)
+    await publish(gateway, 1)
+    await until(lambda: len(reader.got) == 1)
+    assert set(deadlines) == {30}
+    settings = SubscriptionSettings(broker="fake", queue="orders", lease="ledger", ack_deadline_seconds=600)
+    changed, _ = await gateway.subscriptions.put("billing", settings, "*")
+    await gateway.consuming.acknowledge(changed, ids(*reader.got))
+    await until(lambda: 600 in deadlines)
 
 
 async def test_what_another_process_settles_makes_room(

@@ -190,6 +190,16 @@ def test_an_earlier_release_beside_this_one(connection: sa.Connection, database:
     assert verify(connection, None, accepted).broken == 0
 
 
+def test_the_day_of_an_earlier_release_is_a_day(connection: sa.Connection) -> None:
+    """Behind a row that came a day later, and with a clock that is behind."""
+    write(connection, NOW, 0, None)
+    write(connection, NOW, 1, BOTH)
+    write(connection, NOW + DAY, 2, BOTH)
+    write(connection, NOW + DAY, 3, None)
+    found = verify(connection, None, AuditRules(BOTH, NOW + DAY - 1, None, shared=True))
+    assert (found.broken, "has no MAC" in found.why) == (4, True)
+
+
 def test_a_row_of_an_earlier_release_that_is_covered_too_late(connection: sa.Connection) -> None:
     """A row of yesterday that comes to be there tomorrow."""
     write(connection, NOW, 0, None)

@@ -271,6 +271,22 @@ def test_what_sqlite_calls_malformed_is_damaged() -> None:
     assert isinstance(unavailable(error), LedgerDamaged)
 
 
+async def test_the_check_reads_what_is_only_in_the_log_of_writes(tmp_path: Path) -> None:
+    url = sqlite_ledger(tmp_path)
+    path = Database(url).path
+    assert path is not None
+    ledger = await Ledger.open(url, LedgerSettings(), owner="test")
+    await put(ledger, 1)
+    database = sqlite3.connect(path)
+    database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    database.execute("UPDATE outbox SET payload = exchange")
+    database.commit()
+    assert path.with_name("ledger.db-wal").stat().st_size
+    assert "a scheduled or pending publish is not what was written" in "\n".join(check(path, is_open=True))
+    database.close()
+    await ledger.close()
+
+
 async def test_the_check_reads_every_row(tmp_path: Path) -> None:
 
     url = sqlite_ledger(tmp_path)

@@ -276,6 +276,21 @@ async def test_sweeps_go_in_chunks(history: History, sql: Any, monkeypatch: pyte
     assert len(steps) >= 6
 
 
+async def test_a_sweep_goes_past_a_message_of_many_events(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "CHUNK_EVENTS", 3)
+    history.clock.now -= 40 * DAY
+    kept = await history.publish()
+    await history.ledger.record([entry(kept, EventKind.EXTENDED, history.now) for _ in range(5)])
+    await history.ledger.deliveries.store([owed(kept)])
+    await history.publish()
+    await history.go(40)
+    async with asyncio.timeout(10):
+        await history.retain()
+    assert await history.known() == [kept]
+
+
 async def test_a_sweep_leaves_the_message_at_its_end(
     history: History, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -390,6 +405,20 @@ async def test_a_day_of_which_too_much_is_owed_stays_whole(
     await history.retain()
     assert min(partitions()) == 3
     assert sorted(await history.known()) == sorted(ids[1:4])
+
+
+@ON_POSTGRESQL
+async def test_what_a_new_process_wrote_is_not_counted_yet_and_stays(history: History) -> None:
+    one = await history.publish()
+    shard = history.ledger.shard
+
+    async def kept(read: dict[str, int]) -> Any:
+        return await history.ledger.task(lambda connection, _: retention._kept(connection, TODAY, read))
+
+    assert await kept({}) == [one]
+    assert shard == 0 or await kept({str(shard - 1): 1_000}) == [one]
+    assert await kept({str(shard): 0}) == [one]
+    assert await kept({str(shard): 1_000}) == []
 
 
 @ON_POSTGRESQL

@@ -214,6 +214,35 @@ async def test_the_exchange_is_asked_for(upstream: Upstream) -> None:
     assert await branch.rollback() is BranchOutcome.DONE
 
 
+async def test_an_exchange_is_asked_for_again_on_another_channel(upstream: Upstream) -> None:
+    """It may be why the last one ended."""
+    worker = upstream.branches.worker()
+    exchange = f"x-{uuid4().hex}"
+    await upstream.declare_exchange(exchange, "fanout")
+    branch = await worker.begin(xid(), exchange)
+    await branch.started()
+    worker.rest()
+    await upstream.delete_exchange(exchange)
+    with pytest.raises(NotFound):
+        await worker.begin(xid(), exchange)
+
+
+async def test_one_exchange_is_remembered(upstream: Upstream) -> None:
+    """So that a bridge to many exchanges keeps nothing of each."""
+    worker = upstream.branches.worker()
+    exchanges = [f"x-{uuid4().hex}" for _ in range(2)]
+    for exchange in exchanges:
+        await upstream.declare_exchange(exchange, "fanout")
+        branch = await worker.begin(xid(), exchange)
+        await branch.started()
+        await branch.end()
+        assert await branch.rollback() is BranchOutcome.DONE
+    for exchange in exchanges:
+        await upstream.delete_exchange(exchange)
+    with pytest.raises(NotFound):
+        await worker.begin(xid(), exchanges[0])
+
+
 async def test_a_body_over_the_limit(upstream: Upstream) -> None:
     upstream.branches.message_max = 10
     worker = upstream.branches.worker()
