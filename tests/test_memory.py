@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 import sys
+import time
+import weakref
 
 import pytest
 
@@ -74,6 +77,43 @@ async def test_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     ended = len(calls)
     await asyncio.sleep(0.05)
     assert len(calls) == ended
+
+
+class Circle:
+    """Holds itself."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+async def test_what_only_holds_itself_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However old it is. Where that takes long, it is done seldom."""
+    monkeypatch.setattr(memory, "EVERY", 0.01)
+    collect, slow, collected = gc.collect, [0.0], list[int]()
+
+    def timed(generation: int = 2) -> int:
+        collected.append(generation)
+        time.sleep(slow[0] if generation == 2 else 0.0)
+        return collect(generation)
+
+    monkeypatch.setattr(gc, "collect", timed)
+    monkeypatch.setattr(memory, "RARELY", 0.0)
+    circle = Circle()
+    collect()  # it is old from now on
+    gone = weakref.ref(circle)
+    del circle
+    with memory.given_back():
+        async with asyncio.timeout(10):
+            while gone() is not None:
+                await asyncio.sleep(0.01)
+            monkeypatch.setattr(memory, "RARELY", 5_000.0)
+            slow[0] = 0.01
+            while 1 not in collected:
+                await asyncio.sleep(0.01)
+            collected.clear()
+            while len(collected) < 3:
+                await asyncio.sleep(0.01)
+    assert set(collected) == {1}
 
 
 def test_a_library_that_has_no_such_call(monkeypatch: pytest.MonkeyPatch) -> None:
