@@ -168,7 +168,7 @@ async def test_each_case_through_the_deduplicator(
         return {key: rows[key] for key in keys if key in rows}
 
     subject: Deduplicator[BridgeDelivery] = Deduplicator(seen, 10, PullMemory() if memory else None)
-    channel: Any = SimpleNamespace(closed=False)
+    channel = object()
 
     def deliver(*, redelivered: bool) -> BridgeDelivery:
         delivery: Any = SimpleNamespace(
@@ -219,6 +219,25 @@ def test_a_new_channel_has_forgotten_nothing(monkeypatch: pytest.MonkeyPatch) ->
     assert not brought.has(first, "a", ONE, brought.since - 1)
     brought.begin(second)
     assert not brought.has(second, "a", ONE, brought.since)
+
+
+def test_what_is_given_back_takes_no_other_of_its_id_and_body_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone: list[object] = []
+    monkeypatch.setattr(deduplicator, "stands", lambda channel: channel not in gone)
+    pulled, first, second = PullMemory(), object(), object()
+    pulled.forget(first, "id", ONE)
+    assert not pulled.has(first, "id", ONE, 0)
+    for channel in (first, first, second):
+        pulled.add(channel, "id", ONE)
+    for channel, left in ((first, True), (second, True), (second, True), (first, False)):
+        pulled.forget(channel, "id", ONE)
+        assert pulled.has(first, "id", ONE, 0) is left
+    pulled.add(first, "id", ONE)
+    gone.append(first)
+    assert not pulled.has(first, "id", ONE, 0)
+    pulled.add(second, "id", ONE)
+    pulled.forget(second, "id", ONE)
+    assert not pulled._channels, "the one that is gone is not kept"
 
 
 def test_another_channel_has_brought_nothing() -> None:

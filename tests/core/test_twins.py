@@ -95,6 +95,32 @@ async def test_what_could_not_be_stored_comes_again_as_itself(estate: Estate, mo
     await estate.wait_depth(0)
 
 
+@pytest.mark.parametrize("stored", [False, True])
+async def test_a_twin_that_could_not_be_stored_is_no_repeat_of_the_first(
+    estate: Estate, monkeypatch: pytest.MonkeyPatch, stored: bool
+) -> None:
+    """The first has its row; the second comes again. Where nobody can tell whether it was stored, it may be there
+    twice, marked."""
+    await estate.subscribe(push="", lease="ledger")
+    await looked_at(estate, 2)
+    assert len(await pull(estate)) == 1
+    store = DeliveryStore.store
+
+    async def cut_off(self: DeliveryStore, *args: Any) -> Any:
+        if stored:
+            await store(self, *args)
+        raise LedgerUnavailable("cut off")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DeliveryStore, "store", cut_off)
+        with pytest.raises(LedgerUnavailable):
+            await pull(estate)
+    (again,) = await pull(estate)
+    assert again.redelivered
+    assert (await estate.ledger.deliveries.backlog("s")).out == 2 + stored
+    await estate.wait_depth(0)
+
+
 async def test_no_more_is_remembered_than_a_bound(estate: Estate, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deduplicator, "PULLED_MAX", 1)
     monkeypatch.setattr(ledger_leases, "READERS_MAX", 1)

@@ -276,9 +276,7 @@ async def test_sweeps_go_in_chunks(history: History, sql: Any, monkeypatch: pyte
     assert len(steps) >= 6
 
 
-async def test_a_sweep_goes_past_a_message_of_many_events(
-    history: History, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_sweep_goes_past_a_message_of_many_events(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retention, "CHUNK_EVENTS", 3)
     history.clock.now -= 40 * DAY
     kept = await history.publish()

@@ -333,7 +333,7 @@ class LedgerLeases(LedgerSettling, LeaseKind):
     ) -> list[Pulled]:
         arrivals = self._readers.of(subscription, upstream)
         deduplicator = self._deduplicator(subscription, arrivals)
-        wanted: list[Arrival] = []
+        brought: list[Arrival] = []
         try:
             wanted, unwanted = await arrivals.sort_many(deliveries)
             if unwanted:
@@ -345,14 +345,14 @@ class LedgerLeases(LedgerSettling, LeaseKind):
             fresh = self._is_fresh(upstream.name, len(wanted))
             doubtful = [arrival for arrival in wanted if deduplicator.is_doubtful(arrival) or fresh]
             known = (await deduplicator.find(doubtful, batch=wanted)).known
-            deduplicator.brought(wanted)  # before the inbox knows of them, for another pull may ask it then
-            batch = await IntakeBatch.of_many(
-                arrivals, [arrival for arrival in wanted if arrival not in known], seconds
-            )
+            new = [arrival for arrival in wanted if arrival not in known]
+            deduplicator.brought(new)  # before the inbox knows of them, for another pull may ask it then
+            brought = wanted
+            batch = await IntakeBatch.of_many(arrivals, new, seconds)
             await batch.write(self._parts)
         except BaseException:
             # Where the commit happened and nobody can tell, the redelivery is recognised, or is a second copy.
-            deduplicator.given_back(wanted)
+            deduplicator.given_back(brought)
             for delivery in deliveries:
                 settle(delivery, Settlement.RELEASE)
             raise

@@ -113,8 +113,8 @@ class DeliveryMemory(Protocol):
         inbox's row, in microseconds since 1970."""
         ...
 
-    def forget(self, key: str, sha256: bytes) -> None:
-        """Note that this message was given back, so that it comes again."""
+    def forget(self, channel: object, key: str, sha256: bytes) -> None:
+        """Note that a message that was added was given back, so that it comes again."""
         ...
 
 
@@ -157,7 +157,7 @@ class ChannelMemory:
             return False
         return (key, sha256) in self._keys or (not self._all and at >= self.since)
 
-    def forget(self, key: str, sha256: bytes) -> None:
+    def forget(self, channel: object, key: str, sha256: bytes) -> None:
         """See :class:`DeliveryMemory`. The inbox does not know what was given back."""
 
 
@@ -166,12 +166,14 @@ class PullMemory:
 
     A pull has a channel for a moment, and the next one may have another. But what was accepted on a channel that
     nothing has cut off does not come again on any: another delivery of the same publisher's id and body is another
-    message.
+    message. Several messages may have both, so they are counted: one that is given back takes none of the others with
+    it.
     """
 
     def __init__(self) -> None:
         self.since = 0
-        self._channels: OrderedDict[tuple[str, bytes], object] = OrderedDict()
+        self._channels: OrderedDict[tuple[str, bytes], tuple[tuple[object, int], ...]] = OrderedDict()
+        """Key and digest -> on which channels they were accepted, and how many on each."""
 
     def begin(self, channel: object) -> bool:
         """See :class:`DeliveryMemory`: nothing is forgotten for another channel."""
@@ -179,17 +181,26 @@ class PullMemory:
 
     def add(self, channel: object, key: str, sha256: bytes) -> None:
         """See :class:`DeliveryMemory`."""
-        self._channels[key, sha256] = channel
+        counts = {each: count for each, count in self._channels.get((key, sha256), ()) if stands(each)}
+        counts[channel] = counts.get(channel, 0) + 1
+        self._channels[key, sha256] = tuple(counts.items())
         if len(self._channels) > PULLED_MAX:
             self._channels.popitem(last=False)
 
     def has(self, channel: object, key: str, sha256: bytes, at: int) -> bool:
         """See :class:`DeliveryMemory`."""
-        return stands(self._channels.get((key, sha256)))
+        return any(stands(each) for each, _ in self._channels.get((key, sha256), ()))
 
-    def forget(self, key: str, sha256: bytes) -> None:
+    def forget(self, channel: object, key: str, sha256: bytes) -> None:
         """See :class:`DeliveryMemory`."""
-        self._channels.pop((key, sha256), None)
+        counts = dict(self._channels.get((key, sha256), ()))
+        left = counts.pop(channel, 0) - 1
+        if left > 0:
+            counts[channel] = left
+        if counts:
+            self._channels[key, sha256] = tuple(counts.items())
+        else:
+            self._channels.pop((key, sha256), None)
 
 
 class DuplicatesFound(NamedTuple, Generic[C]):
@@ -258,9 +269,10 @@ class Deduplicator(Generic[C]):
                 self._memory.add(candidate.delivery.channel, candidate.key, candidate.sha256)
 
     def given_back(self, candidates: Iterable[C]) -> None:
-        """These were given back, or taken back by their broker: they come again."""
+        """These were given back after :meth:`brought`, or taken back by their broker: they come again."""
         for candidate in candidates:
-            self._memory.forget(candidate.key, candidate.sha256)
+            if candidate.key and candidate.strange:
+                self._memory.forget(candidate.delivery.channel, candidate.key, candidate.sha256)
 
     def launched(self, candidate: C) -> None:
         """This message is under way, and not recorded yet."""
@@ -281,7 +293,8 @@ class Deduplicator(Generic[C]):
         return self.repeats or self.trusts_ids
 
     async def find(self, doubtful: Sequence[C], batch: Sequence[C] = ()) -> DuplicatesFound[C]:
-        """Which of these doubtful deliveries were seen before. Marks those that may have been.
+        """Which of these doubtful deliveries were seen before; these were :meth:`brought`. Marks those that may have
+        been.
 
         Args:
             batch: all that are written in one commit, the doubtful ones among them: those of one id and body in it are
@@ -292,9 +305,8 @@ class Deduplicator(Generic[C]):
         """
         found: DuplicatesFound[C] = DuplicatesFound([], [])
         asked = self._among(doubtful, batch, found) if batch else self._not_under_way(doubtful, found)
-        if not asked:
-            return found
-        seen = await self._seen([candidate.key for candidate in asked])
+        seen = await self._seen([candidate.key for candidate in asked]) if asked else {}
+        self.brought(found.known)
         for candidate in asked:
             row = seen.get(candidate.key)
             if row is not None and row.body_sha256 == IN_DOUBT:

@@ -15,12 +15,12 @@ With the ids of messages as multisets::
 
 A crash may cost duplicates of what was unconfirmed or unrecorded at that moment, and nothing else may. So of every
 message one copy, and one only, is in the ledger, under the gateway's id that this copy carries: all further copies are
-those of which the ledger was never told. (Only a source that crashed may bring again what it had delivered, and what was
-acknowledged to it and was not on its disk: these are recorded once more.) They carry the origin id of the first and are
-marked, and each belongs to an accident (a kill, a broker that went away) before which it was made; none may have more
-of them than the bridge had in flight, which is its prefetch at most. Besides: what came is octet for octet what was
-sent, the ledger names no message that the target has not got, and the source is empty: a run that was not drained is an
-error, never a pass.
+those of which the ledger was never told. (Only a source that crashed may bring again what it had delivered, and what
+was acknowledged to it and was not on its disk: these are recorded once more.) They carry the origin id of the first and
+are marked, and each belongs to an accident (a kill, a broker that went away) before which it was made; none may have
+more of them than the bridge had in flight, which is its prefetch at most. Besides: what came is octet for octet what
+was sent, the ledger names no message that the target has not got, and the source is empty: a run that was not drained
+is an error, never a pass.
 """
 
 from __future__ import annotations
