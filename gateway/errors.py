@@ -249,7 +249,7 @@ class PublishRefused(GatewayError):
 
 
 class OutcomeUnknown(GatewayError):
-    """Written to the broker, but no outcome came back. Repeat with the same Idempotency-Key."""
+    """Written to the broker or to the ledger, but no outcome came back. Repeat with the same Idempotency-Key."""
 
     code = "outcome_unknown"
     retryable = True
@@ -319,6 +319,11 @@ class LedgerUnavailable(GatewayError):
     """Of a call that was written in parts: so many from its first on are durable all the same, but for ``refused``."""
     refused: Mapping[int, str] = MappingProxyType({})
     """Which of these the ledger cannot hold, and why."""
+
+
+class CommitUnknown(LedgerUnavailable):
+    """The ledger was lost while it committed, and nobody can tell whether it did: what was to be written may be there.
+    A caller whose messages it would send gets :class:`OutcomeUnknown` instead."""
 
 
 class LedgerFull(LedgerUnavailable):

@@ -21,7 +21,7 @@ from gateway.budgets import ShareHolder
 from gateway.config import FrontSettings
 from gateway.core.gateway import Gateway
 from gateway.core.publishing.publisher import Publication, PublishOutcome
-from gateway.errors import BudgetExceeded, GatewayError, LedgerUnavailable, Overloaded
+from gateway.errors import BudgetExceeded, CommitUnknown, GatewayError, LedgerUnavailable, OutcomeUnknown, Overloaded
 from gateway.front.channels import publishing
 from gateway.front.counts import FrontCounts
 from gateway.front.records import FrontRecords
@@ -84,9 +84,12 @@ class GatewayLedger:
         holder, size = ShareHolder(client), sum([len(item.message.body) for item in messages])
         budgets.take(holder, 0, len(messages), size)
         try:
-            return await self._gateway.outbox.put(upstream, exchange, messages, client, "front")
+            results = await self._gateway.outbox.put(upstream, exchange, messages, client, "front")
         finally:
             budgets.give(holder, 0, len(messages), size)
+        if error := next((each.error for each in results if isinstance(each.error, OutcomeUnknown)), None):
+            raise CommitUnknown(str(error))
+        return results
 
     async def oldest(self, broker: str, client: str) -> float | None:
         """See :class:`PublishLedger`."""

@@ -18,6 +18,7 @@ from gateway.core.publishing.fingerprints import of_message
 from gateway.core.publishing.publisher import describe
 from gateway.errors import (
     BrokerUnavailable,
+    CommitUnknown,
     EntriesRefused,
     GatewayError,
     KeyReused,
@@ -323,6 +324,22 @@ async def test_a_ledger_that_is_away_promises_nothing(
     monkeypatch.setattr(Keyring, "claim", away)
     assert errors(await publish(gateway, *numbered(2, 2))) == [LedgerUnavailable] * 2
     assert len(upstream.published) == 1
+
+
+async def test_a_claim_that_may_have_happened_has_no_outcome(
+    gateway: Gateway, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim = Keyring.claim
+
+    async def cut_off(self: Keyring, client: str, wanted: Any) -> Any:
+        return [CommitUnknown("cut off"), *(await claim(self, client, wanted[1:]))]
+
+    monkeypatch.setattr(Keyring, "claim", cut_off)
+    results = await publish(gateway, *numbered(2))
+    assert errors(results) == [OutcomeUnknown]
+    assert [result.key for result in results] == ["", "done"]
+    assert results[0].id
+    assert bodies(upstream) == [b"1"]
 
 
 async def test_a_claim_that_takes_too_long_is_given_up(

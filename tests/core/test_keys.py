@@ -16,6 +16,7 @@ from gateway.core.publishing import envelopes
 from gateway.core.publishing.keys import finality
 from gateway.errors import (
     BrokerUnavailable,
+    CommitUnknown,
     KeyReused,
     KeyRunning,
     LedgerUnavailable,
@@ -269,6 +270,24 @@ async def test_a_ledger_that_is_away_promises_nothing(
     with pytest.raises(LedgerUnavailable):
         await publish(gateway)
     assert not upstream.published
+
+
+async def test_a_claim_that_may_have_happened_has_no_outcome(
+    gateway: Gateway, upstream: FakeUpstream, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If it has, another process or the next start sends the message; a repeat finds out."""
+
+    async def cut_off(*args: Any) -> Any:
+        raise CommitUnknown("cut off")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ledger, "claim_key", cut_off)
+        answer = await publish(gateway)
+    assert answer.status == 504
+    assert b"OutcomeUnknown" in answer.body
+    assert upstream.published == []
+    assert (await publish(gateway)).status == 200
+    assert len(upstream.published) == 1
 
 
 async def test_nothing_is_sent_before_the_ledger_knows_the_key(

@@ -19,7 +19,15 @@ from gateway.core.publishing import envelopes
 from gateway.core.publishing import sending as module
 from gateway.core.publishing.outbox import moment
 from gateway.core.sources.stored import open_envelope
-from gateway.errors import KeyReused, NoSuchMessage, OutcomeUnknown, PublishRefused, StateError
+from gateway.errors import (
+    CommitUnknown,
+    KeyReused,
+    LimitExceeded,
+    NoSuchMessage,
+    OutcomeUnknown,
+    PublishRefused,
+    StateError,
+)
 from gateway.ledger import EventKind, Ledger, parse_id
 from gateway.ledger.pending.outbox import OutboxStore as LedgerOutbox
 from gateway.observing.telemetry import Metrics
@@ -415,6 +423,34 @@ async def test_fifty_at_once_with_one_key(gateway: Gateway, upstream: FakeUpstre
     await until(lambda: upstream.published)
     await asyncio.sleep(0.05)
     assert len(upstream.published) == 1
+
+
+async def test_what_the_ledger_may_have_taken_has_no_outcome(
+    gateway: Gateway, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger was lost in the commit. If it has them, the process that takes over sends them."""
+    broker, most = gateway.broker("fake"), gateway.broker("fake").settings.message_max
+
+    async def cut_off(*args: Any, **options: Any) -> Any:
+        raise CommitUnknown("cut off")
+
+    for name in ("put", "put_keyed"):
+        monkeypatch.setattr(LedgerOutbox, name, cut_off)
+    results = await gateway.outbox.put(broker, "", [message(), message(bytes(most + 1))], "me")
+    assert [type(result.error) for result in results] == [OutcomeUnknown, LimitExceeded]
+    assert all(result.id for result in results)
+    assert not results[0].scheduled
+    told: list[PublishOutcome] = []
+    answer = await gateway.outbox.put_keyed(
+        KeyedRequest("me", "k", b"f" * 32),
+        broker,
+        "",
+        [message()],
+        lambda results: told.extend(results) or render(told),
+    )
+    assert not answer.replayed
+    assert "may have taken" in str(told[-1].error)
+    assert isinstance(told[-1].error, OutcomeUnknown)
 
 
 async def test_pauses_are_bounded() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,8 +27,9 @@ from gateway.amqp.operations import (
 from gateway.broker.server import EmbeddedBroker
 from gateway.config import BrokerSettings, EmbeddedSettings, FrontSettings, check_front
 from gateway.core.publishing.publisher import Publication, PublishOutcome
-from gateway.errors import BudgetExceeded, EncodeError, GatewayError, LedgerUnavailable
+from gateway.errors import BudgetExceeded, CommitUnknown, EncodeError, GatewayError, LedgerUnavailable, OutcomeUnknown
 from gateway.front.server import Front
+from gateway.front.store import GatewayLedger
 from gateway.link import Channel, Link
 from gateway.runtime.clock import clock
 from gateway.upstreams.keeper import Dialer
@@ -365,6 +367,18 @@ async def test_what_the_ledger_may_have_is_stored_again_with_a_mark(estate: Esta
         (b"doubtful", True),
         (b"newer", False),
     ]
+
+
+async def test_what_the_outbox_may_have_is_the_ledger_s_no_answer() -> None:
+    """So that it is stored again."""
+
+    async def put(*_: Any) -> list[PublishOutcome]:
+        return [PublishOutcome("1"), PublishOutcome("2", OutcomeUnknown("cut off"))]
+
+    budgets = SimpleNamespace(take=lambda *_: None, give=lambda *_: None)
+    gateway: Any = SimpleNamespace(broker=str, ledger_budgets=budgets, outbox=SimpleNamespace(put=put))
+    with pytest.raises(CommitUnknown, match="cut off"):
+        await GatewayLedger(gateway).put("b", "", [], "me")
 
 
 async def test_a_message_that_the_ledger_cannot_hold_is_refused_alone(estate: Estate) -> None:

@@ -16,7 +16,7 @@ import pytest
 import sqlalchemy as sa
 
 from gateway.config import LedgerSettings
-from gateway.errors import LedgerUnavailable
+from gateway.errors import CommitUnknown, LedgerUnavailable
 from gateway.ledger import EventKind, Ledger, New, OutboxEntry, StoredAnswer
 from gateway.ledger.db import engine
 from gateway.ledger.db.engine import Database
@@ -303,11 +303,11 @@ async def test_what_waits_as_the_lease_is_lost_is_not_written_under_the_next_one
 
 
 @pytest.mark.broker
-@pytest.mark.parametrize("happened", [True, False])
+@pytest.mark.parametrize("happened", [True, False, None])
 async def test_a_commit_that_is_cut_off(
-    postgresql_ledger: str, monkeypatch: pytest.MonkeyPatch, happened: bool
+    postgresql_ledger: str, monkeypatch: pytest.MonkeyPatch, happened: bool | None
 ) -> None:
-    """The connection is lost during COMMIT: the shard's count says whether it happened."""
+    """The connection is lost during COMMIT: the shard's count says whether it happened. None: it cannot be asked."""
     ledger = await Ledger.open(postgresql_ledger, LedgerSettings(shard_lease=60.0), owner="test", migrate=True)
     dialect = ledger._writer._engine.dialect
     commit = dialect.do_commit
@@ -316,6 +316,8 @@ async def test_a_commit_that_is_cut_off(
         monkeypatch.setattr(dialect, "do_commit", commit)
         if happened:
             commit(connection)
+        if happened is None:
+            monkeypatch.setattr(ledger._writer._shards, "commits", lambda connection, lease: None)
         connection.dbapi_connection.close()
         raise psycopg.OperationalError("the connection is lost")
 
@@ -326,8 +328,9 @@ async def test_a_commit_that_is_cut_off(
         await ledger.finish_key("shop", "k", 200, b"x", [entry(one, EventKind.CONFIRMED)])
         assert await ledger.claim_key("shop", "k", b"f", []) == StoredAnswer(200, {}, b"x")
     else:
-        with pytest.raises(LedgerUnavailable, match="lost"):
+        with pytest.raises(LedgerUnavailable, match="lost") as told:
             await claim
+        assert isinstance(told.value, CommitUnknown) is (happened is None)
         assert await ledger.timeline(one) is None
         assert await ledger.claim_key("shop", "k", b"f", []) == New()
     await ledger.close()

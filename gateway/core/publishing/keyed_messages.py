@@ -41,8 +41,10 @@ from gateway.core.publishing.publisher import (
     Publisher,
     PublishOutcome,
     groups_of,
+    in_doubt,
 )
 from gateway.errors import (
+    CommitUnknown,
     EntriesRefused,
     GatewayError,
     KeyReused,
@@ -326,11 +328,13 @@ class _Work:
         error: GatewayError
         try:
             async with asyncio.timeout(self.within):
-                return await self.ledger.keyring.claim(self.client, wanted) if wanted else ()
+                claims = await self.ledger.keyring.claim(self.client, wanted) if wanted else ()
         except TimeoutError:
             error = LedgerUnavailable(f"the ledger could not be written within {self.within:g} s; nothing was sent")
         except LedgerUnavailable as closed:
             error = closed
+        else:
+            return claims
         return [error] * len(lines)
 
     def _sort(
@@ -357,6 +361,8 @@ class _Work:
                     result = _refused(item, KeyReused("the key was used for another message"))
                 case RunningRequest():
                     result = _refused(item, KeyRunning("the message with this key is being worked on elsewhere"))
+                case CommitUnknown():
+                    in_doubt([result := PublishOutcome(item.text)], claim)
                 case _:
                     result = _refused(item, claim)
             if result is None:

@@ -39,8 +39,9 @@ from gateway.core.publishing.endings import (
 )
 from gateway.core.publishing.entries import keyed_entry, publication_of
 from gateway.core.publishing.fingerprints import Older
-from gateway.core.publishing.publisher import Publication, Publisher, PublishOutcome
+from gateway.core.publishing.publisher import Publication, Publisher, PublishOutcome, in_doubt
 from gateway.errors import (
+    CommitUnknown,
     EntriesRefused,
     KeyReused,
     KeyRunning,
@@ -196,7 +197,14 @@ class KeyedPublisher:
     ) -> KeyedAnswer:
         at = clock.now_ns() // 1000
         intents = [keyed_entry(upstream, exchange, item, request.client, at) for item in messages]
-        claim = await self._ledger.claim_key(request.client, request.key, request.fingerprint, intents, request.older)
+        try:
+            claim = await self._ledger.claim_key(
+                request.client, request.key, request.fingerprint, intents, request.older
+            )
+        except CommitUnknown as error:  # if it is claimed, another process or the next start sends the messages
+            results = [PublishOutcome(item.text) for item in messages]
+            in_doubt(results, error)
+            return render(results)
         match claim:
             case StoredAnswer(status, headers, body):
                 return KeyedAnswer(status, body, headers, replayed=True)

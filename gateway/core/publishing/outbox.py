@@ -29,10 +29,18 @@ from typing import Any, Final
 from gateway.core.leasing.consuming import printable
 from gateway.core.publishing import envelopes
 from gateway.core.publishing.keys import KeyedAnswer, KeyedRequest
-from gateway.core.publishing.publisher import Publication, Publisher, PublishOutcome, describe, version_name
+from gateway.core.publishing.publisher import (
+    Publication,
+    Publisher,
+    PublishOutcome,
+    describe,
+    in_doubt,
+    version_name,
+)
 from gateway.core.publishing.sending import OutboxSender
 from gateway.core.work.ledger_budgets import LedgerBudgets
 from gateway.errors import (
+    CommitUnknown,
     EncodeError,
     EntriesRefused,
     KeyReused,
@@ -124,8 +132,8 @@ class Outbox:
     async def put(
         self, upstream: Upstream, exchange: str, messages: Sequence[Publication], client: str, origin: str = "http"
     ) -> list[PublishOutcome]:
-        """Take messages to be published later; when it returns, they are durable. One result each, in order.
-        ``origin``: by which way they came.
+        """Take messages to be published later; when it returns, those without an error are durable. One result each,
+        in order: unknown where nobody can tell whether the ledger has taken them. ``origin``: by which way they came.
 
         Raises:
             LedgerUnavailable, EntriesRefused: none was taken.
@@ -138,6 +146,9 @@ class Outbox:
         try:
             rows, entries = self._rows(upstream, exchange, [item for item, _ in taken], client, origin)
             await self._ledger.outbox.put(rows, entries)
+        except CommitUnknown as error:
+            in_doubt(results, error)
+            return results
         except EntriesRefused as error:
             for index, why in error.refused.items():
                 taken[index][1].error = EncodeError(f"the ledger cannot hold the message: {why}")
@@ -167,17 +178,21 @@ class Outbox:
         if not taken:
             return answer
         rows, entries = self._rows(upstream, exchange, taken, request.client)
-        claim = await self._ledger.outbox.put_keyed(
-            request.client,
-            request.key,
-            request.fingerprint,
-            rows,
-            entries,
-            status=answer.status,
-            headers=answer.headers,
-            body=answer.body,
-            older=request.older,
-        )
+        try:
+            claim = await self._ledger.outbox.put_keyed(
+                request.client,
+                request.key,
+                request.fingerprint,
+                rows,
+                entries,
+                status=answer.status,
+                headers=answer.headers,
+                body=answer.body,
+                older=request.older,
+            )
+        except CommitUnknown as error:
+            in_doubt(results, error)
+            return render(results)
         match claim:
             case StoredAnswer(status, headers, body):
                 return KeyedAnswer(status, body, headers, replayed=True)

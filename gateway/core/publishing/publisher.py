@@ -24,6 +24,7 @@ from gateway.amqp.message import Message
 from gateway.core.sources.stored import Stored, envelope
 from gateway.errors import (
     BrokerUnavailable,
+    CommitUnknown,
     EntriesRefused,
     FrameSyntaxError,
     GatewayError,
@@ -120,6 +121,14 @@ class PublishOutcome:
     """The ledger holds it, and publishes it later."""
     key: str = ""
     """Of a message with a key: :data:`DONE`, or :data:`REPEATED`; empty: what became of it is not final."""
+
+
+def in_doubt(results: Sequence[PublishOutcome], error: CommitUnknown) -> None:
+    """Of messages that the ledger was to take, and nobody can tell whether it did: if it did, they are sent."""
+    for result in results:
+        if result.error is None:
+            result.error = OutcomeUnknown(f"the ledger may have taken the message, and sends it then: {error}")
+            result.routed = result.scheduled = False
 
 
 class Publisher:

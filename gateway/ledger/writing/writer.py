@@ -29,7 +29,7 @@ from sqlalchemy import exc
 
 from gateway.budgets import ALONE, ON_BEHALF, RESOURCES, Holdings, ShareHolder
 from gateway.config import LedgerSettings
-from gateway.errors import EntriesRefused, LedgerUnavailable
+from gateway.errors import CommitUnknown, EntriesRefused, LedgerUnavailable
 from gateway.ledger.db.engine import BAD_ROW_ERRORS, Database, is_deadlock, is_lost, unavailable
 from gateway.ledger.db.shards import Fenced, ShardLease, Shards
 from gateway.ledger.pending.keys import FREE, UNKNOWN
@@ -63,7 +63,11 @@ class BadRow(Exception):
 
 
 class CommitCutOff(Exception):
-    """The connection was lost during COMMIT, and it did not happen, or may not have."""
+    """The connection was lost during COMMIT, and it did not happen."""
+
+
+class CommitInDoubt(CommitCutOff):
+    """It may have happened."""
 
 
 class WriterEvents(NamedTuple):
@@ -432,6 +436,7 @@ class Writer:
         written, trouble is over.
 
         Raises:
+            CommitUnknown: it may have been written.
             BadRow, LedgerUnavailable: nothing was written.
         """
         second = False
@@ -445,7 +450,10 @@ class Writer:
                 raise LedgerUnavailable(FENCED) from None
             except CommitCutOff as error:
                 self._drop_connection()
-                raise self._failed(error.__cause__ or error) from error
+                told = self._failed(error.__cause__ or error)
+                if isinstance(error, CommitInDoubt):
+                    told = CommitUnknown(f"{told}; it may have been written all the same")
+                raise told from error
             except exc.SQLAlchemyError as error:
                 self._drop_connection()
                 if not second and (is_lost(error) or is_deadlock(error)):
@@ -482,10 +490,11 @@ class Writer:
                 raise
             happened = self._happened(lease, commits)
             if happened is None:
-                # Perhaps it happened, and nobody here knows of what it promised: give up the lease, so that all that
-                # stands under it comes to be in doubt.
+                # Nobody here knows of what it promised: give up the lease, so that all that stands under it comes to be
+                # in doubt.
                 self._abandoned = lease
                 self._lose()
+                raise CommitInDoubt from error
             if not happened:
                 raise CommitCutOff from error
         self._renewed(began)
