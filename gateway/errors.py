@@ -28,6 +28,7 @@
     ├── LeaseLost                 the channel that held a delivery is gone
     ├── LimitExceeded             over a documented limit (names it)
     ├── LedgerUnavailable         the ledger is locked, full or away; nothing was promised
+    │   ├── CommitUnknown         it was lost in a commit: nobody can tell whether it was written
     │   ├── LedgerFull            its disk is full, but for what is reserved
     │   ├── LedgerDamaged         something in it is not what was written
     │   └── NotRecorded           the broker answered, but the ledger could not record it
@@ -324,6 +325,9 @@ class LedgerUnavailable(GatewayError):
 class CommitUnknown(LedgerUnavailable):
     """The ledger was lost while it committed, and nobody can tell whether it did: what was to be written may be there.
     A caller whose messages it would send gets :class:`OutcomeUnknown` instead."""
+
+    code = "commit_unknown"
+    outcome = "unknown"
 
 
 class LedgerFull(LedgerUnavailable):

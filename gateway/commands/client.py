@@ -351,6 +351,7 @@ ADVICE: Final = {
     "ledger_unavailable": "Look at the ledger: gateway doctor",
     "ledger_damaged": "See what is damaged: gateway doctor --only ledger",
     "ledger_full": "Look at the disk of the ledger: gateway doctor",
+    "commit_unknown": "Look whether it was done; if not, repeat it.",
 }
 """Code of a problem -> what to do about it here, in place of what it says to those who speak HTTP."""
 

@@ -15,6 +15,7 @@ from gateway.core.publishing import publisher
 from gateway.core.publishing.publisher import OUTCOMES, Publisher, outcome_of
 from gateway.errors import (
     BrokerUnavailable,
+    CommitUnknown,
     EncodeError,
     GatewayError,
     LedgerUnavailable,
@@ -164,6 +165,30 @@ async def test_with_intent_always_the_ledger_is_first(ledger: Ledger, upstream: 
     assert await kinds(gateway, result) == ["accepted", "confirmed"]
 
 
+@pytest.mark.parametrize("always", [False, True])
+async def test_what_was_not_sent_is_not_in_doubt(
+    ledger: Ledger, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch, always: bool
+) -> None:
+    """Whether or not the ledger knows of it."""
+    gateway = Gateway(
+        ledger,
+        {"fake": upstream},
+        Metrics("test"),
+        ack_key=b"k" * 32,
+        intent_always=always,  # type: ignore[dict-item]
+    )
+    upstream.failure = BrokerUnavailable("away")
+
+    async def cut_off(entries: Any) -> Any:
+        raise CommitUnknown("cut off")
+
+    monkeypatch.setattr(ledger, "record", cut_off)
+    with pytest.raises(LedgerUnavailable, match="not sent") as caught:
+        await gateway.publish("fake", "", [message()])
+    assert caught.value.outcome == "not_sent"
+    assert not upstream.published
+
+
 @pytest.mark.parametrize("away", [False, True])
 async def test_with_intent_always_an_outcome_is_recorded_when_the_ledger_is_back(
     ledger: Ledger, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch, away: bool
@@ -292,6 +317,15 @@ async def test_a_long_call_of_which_a_part_is_not_recorded(
     with pytest.raises(LedgerUnavailable) as caught:
         await failing.publish(upstream, "", [message() for _ in range(9)], "", 5.0)  # type: ignore[arg-type]
     assert type(caught.value) is error
+
+
+async def test_of_a_call_that_is_given_up_nothing_more_is_sent(gateway: Gateway, upstream: FakeUpstream) -> None:
+    """The first is left out, and would come behind the others when it is sent again."""
+    upstream.held = []
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await gateway.publish("fake", "", [message() for _ in range(3)])
+    assert [future.cancelled() for future in upstream.held] == [True] * 3
 
 
 async def test_a_long_call_that_is_given_up_leaves_nothing_behind(

@@ -360,6 +360,46 @@ async def test_no_room_in_time_is_not_sent(broker: FakeBroker, start: Start) -> 
     await first
 
 
+async def test_what_stands_behind_one_of_its_order_is_not_sent_before_it(broker: FakeBroker, start: Start) -> None:
+    """Its own time is not up yet. Another order goes on."""
+    upstream, held = await start(broker, publish_window=1), Held(broker)
+    first = upstream.publish_nowait("", "k", Message(b"0"))
+    others = [
+        upstream.publish_nowait("", "k", Message(body), timeout=timeout, order=order)
+        for body, timeout, order in ((b"a1", 0.03, "a"), (b"b1", 9, "b"), (b"a2", 9, "a"), (b"c1", 9, None))
+    ]
+    await until(others[0].done)
+    assert [future.done() for future in others] == [True, False, True, False]
+    held.confirm(0, 0)
+    for index in (1, 2):
+        await until(lambda at=index: len(held.got) > at)  # type: ignore[misc]
+        held.confirm(index, index)
+    await asyncio.gather(first, others[1], others[3])
+    assert held.bodies() == [b"0", b"b1", b"c1"]
+    for late in (others[0], others[2]):
+        assert "no room" in str(late.exception())
+
+
+async def test_what_would_fit_into_the_line_waits_for_the_one_before_it(
+    broker: FakeBroker, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "WAITING_WINDOWS", 1)
+    upstream, held = await start(broker, publish_window=1, publish_window_octets=100), Held(broker)
+    first = upstream.publish_nowait("", "k", Message(bytes(60)))
+    await until(lambda: len(held.got) == 1)
+    sizes = ((60, "a"), (60, "a"), (10, "a"), (10, "b"))
+    futures = [upstream.publish_nowait("", "k", Message(bytes(size)), order=order) for size, order in sizes]
+    assert [future.done() for future in futures] == [False, True, True, False]
+    await asyncio.sleep(0)
+    again = upstream.publish_nowait("", "k", Message(bytes(10)), order="a")
+    for index in range(4):
+        await until(lambda at=index: len(held.got) > at)  # type: ignore[misc]
+        held.confirm(index, index)
+    await asyncio.gather(first, futures[0], futures[3], again)
+    for full in futures[1:3]:
+        assert "too many" in str(full.exception())
+
+
 async def test_blocked(broker: FakeBroker, start: Start) -> None:
     upstream, held = await start(broker, publish_window=1), Held(broker)
     pending = upstream.publish_nowait("", "k", Message())

@@ -445,7 +445,7 @@ def _responses(route: Route) -> dict[str, Any]:
     if route.body is not None:
         codes.extend(WITH_BODY)
     if "ledger_unavailable" in codes:
-        codes += ["ledger_full", "ledger_damaged"]
+        codes += ["commit_unknown", "ledger_full", "ledger_damaged"]
     by_status: dict[int, list[str]] = {}
     for code in codes:
         by_status.setdefault(PROBLEMS[code].status, []).append(code)

@@ -180,6 +180,9 @@ PROBLEMS: Mapping[str, ProblemType] = {
     "ledger_damaged": ProblemType(
         500, "Something in the ledger is damaged", "See detail. The operator must restore it from a backup."
     ),
+    "commit_unknown": ProblemType(
+        503, "The ledger was lost while it wrote", "See whether it was done; if not, repeat."
+    ),
     "ledger_full": ProblemType(
         507, "The disk of the ledger is full", "Nothing was promised; repeat later. The operator must make room."
     ),

@@ -11,7 +11,7 @@ other, which costs nothing for those that are there already. No task is made per
 from __future__ import annotations
 
 import logging
-from asyncio import Future, Task, gather, get_running_loop, wait
+from asyncio import CancelledError, Future, Task, gather, get_running_loop, wait
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -131,6 +131,11 @@ def in_doubt(results: Sequence[PublishOutcome], error: CommitUnknown) -> None:
             result.routed = result.scheduled = False
 
 
+def not_sent(error: LedgerUnavailable) -> LedgerUnavailable:
+    """The error of messages that no broker was given, whether or not the ledger knows of them."""
+    return LedgerUnavailable(f"{error}; the messages were not sent") if isinstance(error, CommitUnknown) else error
+
+
 class Publisher:
     """Publishes, and records what became of it."""
 
@@ -196,7 +201,10 @@ class Publisher:
             LedgerUnavailable: do not send them.
         """
         if self._intent_always:
-            await self._ledger.record(self.accepted(upstream, exchange, messages, client))
+            try:
+                await self._ledger.record(self.accepted(upstream, exchange, messages, client))
+            except CommitUnknown as error:
+                raise not_sent(error) from None
 
     async def _in_groups(
         self,
@@ -256,7 +264,7 @@ class Publisher:
                 self._late.start(self._record_late(events))
             sent = any(result.error is None or result.error.outcome != "not_sent" for result in results)
             if isinstance(error, LedgerUnavailable) and not sent:
-                raise
+                raise not_sent(error) from None
             raise NotRecorded(f"the broker answered, but the ledger could not record it: {error}") from error
         return results
 
@@ -362,7 +370,22 @@ class Publisher:
         messages: Sequence[Publication],
         futures: Sequence[Future[PublishReceipt]],
     ) -> list[PublishOutcome]:
-        """Wait for what becomes of each message."""
+        """Wait for what becomes of each message. Where that is cancelled, those that are not written yet are not sent:
+        the first alone would be left out, and come behind the others when it is sent again."""
+        try:
+            return await self._outcomes(upstream, exchange, messages, futures)
+        except CancelledError:
+            for future in futures:
+                future.cancel()
+            raise
+
+    async def _outcomes(
+        self,
+        upstream: Upstream,
+        exchange: str,
+        messages: Sequence[Publication],
+        futures: Sequence[Future[PublishReceipt]],
+    ) -> list[PublishOutcome]:
         results = []
         stored = upstream.capabilities is None or upstream.capabilities.durable_storage
         for item, future in zip(messages, futures, strict=True):

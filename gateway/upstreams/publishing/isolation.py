@@ -109,7 +109,7 @@ def repeats(pending: Sequence[Entry], cause: RemoteError, named: int | None, mar
         else:
             future = Again(future, cause)
             message = marked(message) if mark else message
-        items.append((future, deadline, publish.routing_key, message, publish.immediate))
+        items.append((future, deadline, publish.routing_key, message, publish.immediate, None))
     return items, suspects
 
 

@@ -251,7 +251,7 @@ class Publisher:
         outlet = entry.outlets[0] if len(entry.outlets) == 1 else entry.outlet(order)
         deadline = now + (CONFIRM_TIMEOUT if timeout is None else timeout)
         if outlet.line or not self._has_room(outlet, len(message.body), now):
-            if self._waiting.add(outlet, (future, deadline, routing_key, message, immediate)):
+            if self._waiting.add(outlet, (future, deadline, routing_key, message, immediate, order)):
                 self._prepare(outlet)
         else:
             self._send(outlet, link, future, deadline, routing_key, message, immediate)
@@ -416,7 +416,7 @@ class Publisher:
                 continue
             line = outlet.line
             while line:
-                future, deadline, routing_key, message, immediate = line[0]
+                future, deadline, routing_key, message, immediate, _ = line[0]
                 size = len(message.body)
                 if self._refusals and (refused := self._refusals.find(outlet.exchange.name, routing_key, now)):
                     settle(future, refused)

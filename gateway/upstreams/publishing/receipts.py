@@ -29,5 +29,5 @@ ROUTED: Final = PublishReceipt(True)
 
 Entry: TypeAlias = tuple[asyncio.Future[PublishReceipt], int, float, Publish]
 """A publish in a window: its future, octets of body, deadline, and what is sent again if the channel dies."""
-Waiting: TypeAlias = tuple[asyncio.Future[PublishReceipt], float, str, Message, bool]
-"""A publish in a line: its future, deadline, routing key, message, immediate."""
+Waiting: TypeAlias = tuple[asyncio.Future[PublishReceipt], float, str, Message, bool, str | None]
+"""A publish in a line: its future, deadline, routing key, message, immediate, order."""

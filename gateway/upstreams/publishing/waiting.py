@@ -1,7 +1,12 @@
-"""Publishes that wait for room: a line before each outlet, bounded over all of them."""
+"""Publishes that wait for room: a line before each outlet, bounded over all of them.
+
+What fails here was not sent, and may be asked for again. Those of the same order that stand behind it fail with it, so
+that they do not come before it.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Sequence
 from typing import Final
@@ -27,6 +32,8 @@ class WaitingRoom:
         self._broker = broker
         self._octets = 0
         self._octets_max = WAITING_WINDOWS * window_octets
+        self._turned_away: set[str] = set()
+        """Orders of which one found no room in this turn of the event loop."""
 
     def __bool__(self) -> bool:
         return bool(self.outlets)
@@ -34,8 +41,14 @@ class WaitingRoom:
     def add(self, outlet: Outlet, item: Waiting) -> bool:
         """At the end of the line, if there is room for one more; else it fails."""
         size = len(item[3].body)
-        if self.count >= WAITING_MAX or (self._octets and self._octets + size > self._octets_max):
+        order = item[5]
+        is_full = self.count >= WAITING_MAX or (self._octets and self._octets + size > self._octets_max)
+        if is_full or order in self._turned_away:
             item[0].set_exception(BrokerUnavailable(f"broker {self._broker}: too many publishes wait for room"))
+            if order is not None:
+                if not self._turned_away:
+                    asyncio.get_running_loop().call_soon(self._turned_away.clear)
+                self._turned_away.add(order)
             return False
         outlet.line.append(item)
         self.outlets[outlet] = None
@@ -71,15 +84,18 @@ class WaitingRoom:
             settle(item[0], BrokerUnavailable(str(error)) if isinstance(item[0], Again) else error)
 
     def late(self, outlet: Outlet, now: float) -> float:
-        """Fail those whose time is up; the earliest deadline of the rest."""
+        """Fail those whose time is up, and those of their orders behind them; the earliest deadline of the rest."""
         earliest = NEVER
-        for item in outlet.line:
-            if item[0].done():
+        orders: set[str] = set()
+        for future, deadline, *_, order in outlet.line:
+            if future.done():
                 continue
-            if item[1] <= now:
-                item[0].set_exception(BrokerUnavailable(f"broker {self._broker}: no room to publish in time"))
-            elif item[1] < earliest:
-                earliest = item[1]
+            if deadline <= now or order in orders:
+                future.set_exception(BrokerUnavailable(f"broker {self._broker}: no room to publish in time"))
+                if order is not None:
+                    orders.add(order)
+            elif deadline < earliest:
+                earliest = deadline
         if outlet.line and earliest == NEVER:  # nobody waits for any of them
             self.fail(outlet, BrokerUnavailable(f"broker {self._broker}: no room to publish in time"))
         return earliest
