@@ -74,6 +74,14 @@ ALL: Final = (
     ),
     # ---------------------------------------------------------------------------------------- sources
     Mutation(
+        "an equal message that is given back takes another with it",
+        "a9d317cb",
+        "gateway/core/sources/deduplicator.py",
+        "        left = counts.pop(channel, 0) - 1\n",
+        "        left, counts = 0, {}\n",
+        first=6377,
+    ),
+    Mutation(
         "a process that lost a subscription gives back one by one",
         "c2c44f8c",
         "gateway/core/sources/taking.py",
@@ -117,6 +125,22 @@ ALL: Final = (
         "losses",
     ),
     # ---------------------------------------------------------------------------------------- publishing
+    Mutation(
+        "what the ledger may have taken is called not sent",
+        "1c6f3204",
+        "gateway/ledger/writing/writer.py",
+        "                raise CommitInDoubt from error\n",
+        "                raise CommitCutOff from error\n",
+        first=2640,
+    ),
+    Mutation(
+        "the first that waits for room is left out of its order",
+        "1f5fb697",
+        "gateway/core/publishing/publisher.py",
+        "            for future in futures:\n                future.cancel()\n            raise\n",
+        "            raise\n",
+        first=17841,
+    ),
     Mutation(
         "the task of an outbox stays where another process has its brokers",
         "8b6e3314",
@@ -304,7 +328,7 @@ ALL: Final = (
         "a pull takes another message of one id and body for one that it has accepted",
         "ce3d2d25",
         "gateway/core/sources/deduplicator.py",
-        "return stands(self._channels.get((key, sha256)))",
+        "return any(stands(each) for each, _ in self._channels.get((key, sha256), ()))",
         "return False",
         "equals",
     ),
