@@ -31,6 +31,8 @@ _PAUSE: Final = 0.1
 """Seconds before something is tried again."""
 _OUTCOMES: Final = {"not_sent": Outcome.NOT_TAKEN, "refused": Outcome.NOT_TAKEN, "unknown": Outcome.UNKNOWN}
 """A problem's ``outcome`` -> what the producer knows."""
+IN_DOUBT: Final = "the ledger may have taken the message"
+"""In the detail of an answer whose message the ledger may also not know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +290,7 @@ class Load:
         if outcome is None:
             self.complaints.append(f"{message.id}: {status} {body}")
             return True
-        self.history.answer(message.id, outcome, id)
+        self.history.answer(message.id, outcome, "" if IN_DOUBT in body.get("detail", "") else id)
         if code == "outcome_unknown" and not (id and "Idempotency-Key" in body.get("advice", "")):
             self.complaints.append(f"{message.id}: an unknown outcome without id and advice: {body}")
         if status == 503 and answer is not None and "retry-after" not in answer.headers:
