@@ -88,6 +88,10 @@ class Opened(NamedTuple):
     readers: Readers
 
 
+NO_LEASE: Final = ShardLease(-1, -1)
+"""A lease that nobody has."""
+
+
 class Ledger:
     """One process's hold on the database: a shard to write to, and readers.
 
@@ -280,6 +284,12 @@ class Ledger:
         return self._writer.trouble is None and not self._writer.closed and self._writer.holds
 
     @property
+    def lease(self) -> ShardLease:
+        """Under which lease is written now, or one that nobody has. Who has claimed a key says so at its end: under
+        another one it is in doubt, and may be taken over, also by this process."""
+        return self._writer.lease or NO_LEASE
+
+    @property
     def holds(self) -> bool:
         """Whether the lease of the shard lasts, counted from before it was asked for: no other process can have fenced
         this one. Always on SQLite."""
@@ -409,35 +419,43 @@ class Ledger:
         entries: Sequence[LogEntry] = (),
         *,
         headers: Mapping[str, str] | None = None,
+        claimed: ShardLease | None = None,
     ) -> None:
         """Keep the final answer under a key this process holds, in one commit with the outcomes ``entries``.
+        ``claimed``: under which :attr:`lease` it was claimed.
 
         Raises:
-            KeyLost: the key was taken over by another process meanwhile. Nothing is written: outcome and answer will be
-                the other's.
+            KeyLost: the key was taken over meanwhile, or its lease was lost. Nothing is written: outcome and answer
+                will be those of the process that takes it over.
             LedgerUnavailable: not written.
         """
         answer = StoredAnswer(status, dict(headers or {}), body)
-        await self._writer.submit(SettleKey(self._loop.create_future(), client, key, ANSWERED, entries, answer))
+        await self._writer.submit(
+            SettleKey(self._loop.create_future(), client, key, ANSWERED, entries, answer, claimed)
+        )
 
-    async def free_key(self, client: str, key: str, entries: Sequence[LogEntry] = ()) -> None:
+    async def free_key(
+        self, client: str, key: str, entries: Sequence[LogEntry] = (), *, claimed: ShardLease | None = None
+    ) -> None:
         """Forget a key this process holds, because nothing was sent (503): it may be used again at once. The
         intents go; ``entries`` says what became of them (``not_sent``).
 
         Raises:
             KeyLost, LedgerUnavailable: as in ``finish_key``.
         """
-        await self._writer.submit(SettleKey(self._loop.create_future(), client, key, FREE, entries))
+        await self._writer.submit(SettleKey(self._loop.create_future(), client, key, FREE, entries, None, claimed))
         self.on_keys(client, -1)
 
-    async def unknown_key(self, client: str, key: str, entries: Sequence[LogEntry] = ()) -> None:
+    async def unknown_key(
+        self, client: str, key: str, entries: Sequence[LogEntry] = (), *, claimed: ShardLease | None = None
+    ) -> None:
         """Remember that a key this process holds ended without an outcome (504). The intents without a final
         outcome in ``entries`` stay, for the repeat to send again.
 
         Raises:
             KeyLost, LedgerUnavailable: as in ``finish_key``.
         """
-        await self._writer.submit(SettleKey(self._loop.create_future(), client, key, UNKNOWN, entries))
+        await self._writer.submit(SettleKey(self._loop.create_future(), client, key, UNKNOWN, entries, None, claimed))
 
     # ---------------------------------------------------------------------------------------------- in doubt
 

@@ -10,6 +10,7 @@ import pytest
 
 from gateway.errors import EntriesRefused
 from gateway.ledger import (
+    EndedKey,
     EventKind,
     KeyLost,
     Ledger,
@@ -23,7 +24,7 @@ from gateway.ledger import (
 )
 from gateway.ledger.db.engine import Database
 from gateway.ledger.writing.calls import Claim, key_digest
-from tests.ledger.conftest import NOW, Clock, Open, accepted, entry, intent, new_id
+from tests.ledger.conftest import NOW, Clock, Open, accepted, entry, intent, new_id, published
 
 FINGERPRINT = b"\x00" * 32
 Sql = Callable[[str], list[Any]]
@@ -309,3 +310,29 @@ async def test_a_running_key_of_the_dead_is_forgotten_once_nothing_is_owed(open_
 def test_a_digest_does_not_mix_client_and_key() -> None:
     assert key_digest("ab", "c") != key_digest("a", "bc")
     assert len(key_digest("é\udcff", "x" * 10_000)) == 32
+
+
+async def test_what_was_claimed_under_an_earlier_lease_is_lost(open_ledger: Open) -> None:
+    """A process that gave up its lease takes over the key of its own request, which still runs."""
+    ledger = await open_ledger(shard_lease=60.0)
+    one = new_id()
+    assert await ledger.claim_key("shop", "k", FINGERPRINT, [intent(one)]) == New()
+    claimed = ledger.lease
+    ledger._writer._abandoned = ledger._writer._lease
+    ledger._writer._lose()
+    while ledger.lease == claimed:
+        await asyncio.sleep(0.01)
+    await ledger.record(published(new_id()))
+    assert ledger.lease != claimed
+    assert [row.message_id for row in await ledger.outbox.take_over()] == [one]
+    for end in (ledger.unknown_key, ledger.free_key):
+        with pytest.raises(KeyLost):
+            await end("shop", "k", [entry(one, EventKind.NOT_SENT)], claimed=claimed)
+    with pytest.raises(KeyLost):
+        await ledger.finish_key("shop", "k", 200, b"x", claimed=claimed)
+    ended = [EndedKey("k", "unknown", (), claimed=claimed)]
+    assert [type(error) for error in await ledger.keyring.end("shop", ended)] == [KeyLost]
+    await ledger.finish_key("shop", "k", 200, b"x", [entry(one, EventKind.CONFIRMED)], claimed=ledger.lease)
+    timeline = await ledger.timeline(one)
+    assert timeline is not None
+    assert [event.kind for event in timeline.events][-1] is EventKind.CONFIRMED

@@ -67,6 +67,7 @@ from gateway.ledger import (
     Wanted,
     id_text,
 )
+from gateway.ledger.db.shards import ShardLease
 from gateway.ledger.pending.keys import ANSWERED, FREE, UNKNOWN
 from gateway.observing.telemetry import log
 from gateway.runtime.clock import clock
@@ -278,6 +279,8 @@ class _Work:
     """Done once there is something to say of each."""
     held: dict[str, _Line] = field(default_factory=dict)
     """Keys that are claimed and have not ended."""
+    claimed: ShardLease | None = None
+    """Under which lease."""
 
     async def run(self) -> None:
         """Claim, send, settle."""
@@ -334,6 +337,7 @@ class _Work:
         except LedgerUnavailable as closed:
             error = closed
         else:
+            self.claimed = self.ledger.lease
             return claims
         return [error] * len(lines)
 
@@ -427,7 +431,11 @@ class _Work:
             final = ending == ANSWERED
             body = _encode(_to_keep(result)) if final else b""
             result.key = how if final else ""
-            ended.append(EndedKey(line.item.key, ending, entries.get(line.item.id, ()), _MESSAGE if final else 0, body))
+            ended.append(
+                EndedKey(
+                    line.item.key, ending, entries.get(line.item.id, ()), _MESSAGE if final else 0, body, self.claimed
+                )
+            )
         lost = await insist(self.ledger, self.client, ended)
         disown([result for line, result in zip(lines, results, strict=True) if line.item.key in lost])
         for line, result in zip(lines, results, strict=True):
@@ -439,7 +447,10 @@ class _Work:
         error = OutcomeUnknown("the gateway failed")
         items = [line.item for line in self.held.values()]
         entries = self.publisher.events(self.upstream, items, [_refused(item, error) for item in items])
-        ended = [EndedKey(item.key, UNKNOWN, [entry]) for item, entry in zip(items, entries, strict=True)]
+        ended = [
+            EndedKey(item.key, UNKNOWN, [entry], claimed=self.claimed)
+            for item, entry in zip(items, entries, strict=True)
+        ]
         await insist(self.ledger, self.client, ended)
         for line in self.lines:
             if not line.outcome.done():

@@ -59,6 +59,7 @@ from gateway.ledger import (
     Unknown,
     id_text,
 )
+from gateway.ledger.db.shards import ShardLease
 from gateway.observing.telemetry import log
 from gateway.runtime.backoff import Backoff
 from gateway.runtime.clock import clock
@@ -205,6 +206,7 @@ class KeyedPublisher:
             results = [PublishOutcome(item.text) for item in messages]
             in_doubt(results, error)
             return render(results)
+        claimed = self._ledger.lease
         match claim:
             case StoredAnswer(status, headers, body):
                 return KeyedAnswer(status, body, headers, replayed=True)
@@ -232,10 +234,10 @@ class KeyedPublisher:
             if not entries:  # nobody knows how far it came
                 doubt = [PublishOutcome(item.text, OutcomeUnknown("the gateway failed")) for item in sending]
                 entries = self._publisher.events(upstream, sending, doubt)
-            await self._insist(partial(self._ledger.unknown_key, request.client, request.key), entries)
+            await self._insist(partial(self._ledger.unknown_key, request.client, request.key, claimed=claimed), entries)
             raise
         await self._publisher.keep(exchange, messages, sent, patiently=True)
-        if not await self._keep(request, answer, results, entries):
+        if not await self._keep(request, answer, results, entries, claimed):
             disown(results)
             answer = render(list(results))
         return answer
@@ -258,15 +260,20 @@ class KeyedPublisher:
         ]
 
     async def _keep(
-        self, request: KeyedRequest, answer: KeyedAnswer, results: Sequence[PublishOutcome], entries: Sequence[LogEntry]
+        self,
+        request: KeyedRequest,
+        answer: KeyedAnswer,
+        results: Sequence[PublishOutcome],
+        entries: Sequence[LogEntry],
+        claimed: ShardLease,
     ) -> bool:
         """End the key; whether it was this process's still."""
         end: Callable[[Sequence[LogEntry]], Awaitable[None]]
         match finality(results):
             case "unknown":
-                end = partial(self._ledger.unknown_key, request.client, request.key)
+                end = partial(self._ledger.unknown_key, request.client, request.key, claimed=claimed)
             case "free":
-                end = partial(self._ledger.free_key, request.client, request.key)
+                end = partial(self._ledger.free_key, request.client, request.key, claimed=claimed)
             case _:
                 end = partial(
                     self._ledger.finish_key,
@@ -275,6 +282,7 @@ class KeyedPublisher:
                     answer.status,
                     answer.body,
                     headers=answer.headers,
+                    claimed=claimed,
                 )
         return await self._insist(end, entries)
 

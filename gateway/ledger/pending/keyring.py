@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from gateway.errors import GatewayError
+from gateway.ledger.db.shards import ShardLease
 from gateway.ledger.pending.keys import ANSWERED, FREE, UNKNOWN
 from gateway.ledger.writing.calls import Claim, SettleKey
 from gateway.ledger.writing.records import KeyClaim, LogEntry, New, OutboxEntry, StoredAnswer
@@ -45,6 +46,8 @@ class EndedKey(NamedTuple):
     """What became of its messages; of those without an outcome the intents stay, where the key does."""
     status: int = 0
     body: bytes = b""
+    claimed: ShardLease | None = None
+    """Under which lease it was claimed, see :attr:`Ledger.lease`."""
 
     @property
     def answer(self) -> StoredAnswer | None:
@@ -86,7 +89,7 @@ class Keyring:
         loop = get_running_loop()
         found = await self._ledger.submit_all(
             [
-                SettleKey(loop.create_future(), client, each.key, each.ending, each.entries, each.answer)
+                SettleKey(loop.create_future(), client, each.key, each.ending, each.entries, each.answer, each.claimed)
                 for each in ended
             ]
         )

@@ -296,12 +296,14 @@ class KeyStatements:
         return taken
 
     def settle(self, connection: sa.Connection, lease: ShardLease, settles: Sequence[SettleKey], now: int) -> None:
-        """End claims. Those whose key is not this lease's any more get an error. So does the second end of one key: a
-        process that has lost its shard and leased another one may have taken over the key of its own request."""
+        """End claims. Those whose key is not this lease's any more get an error. So does the second end of one key, and
+        one that was claimed under an earlier lease: a process that has lost its shard and leased another one may have
+        taken over the key of its own request."""
         endings = {ANSWERED: RowBatch(), FREE: RowBatch(), UNKNOWN: RowBatch()}
         first: dict[bytes, SettleKey] = {}
         for call in settles:
-            first.setdefault(call.key_id, call)
+            if call.claimed in (None, lease):
+                first.setdefault(call.key_id, call)
         for key_id in sorted(first):
             call = first[key_id]
             if call.answer is not None:
@@ -326,7 +328,7 @@ class KeyStatements:
             self._park.run(connection, _ids(parked).parameters())
         ended.update(parked)
         for call in settles:
-            call.error = None if call.key_id in ended and first[call.key_id] is call else KeyLost(LOST)
+            call.error = None if call.key_id in ended and first.get(call.key_id) is call else KeyLost(LOST)
 
     # ------------------------------------------------------------------------------------------------ doubt
 

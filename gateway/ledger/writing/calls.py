@@ -122,7 +122,7 @@ class Claim(WriterCall):
 class SettleKey(WriterCall):
     """The end of a claim: ``finish_key`` (``done``), ``free_key`` (``free``) or ``unknown_key`` (``unknown``)."""
 
-    __slots__ = ("answer", "ending", "entries", "key_id")
+    __slots__ = ("answer", "claimed", "ending", "entries", "key_id")
 
     def __init__(
         self,
@@ -132,6 +132,7 @@ class SettleKey(WriterCall):
         ending: str,
         entries: Sequence[LogEntry],
         answer: StoredAnswer | None = None,
+        claimed: ShardLease | None = None,
     ) -> None:
         super().__init__(future)
         self.key_id = key_digest(client, key)
@@ -139,6 +140,8 @@ class SettleKey(WriterCall):
         self.entries = entries
         self.answer = answer
         """To be kept (``done``)."""
+        self.claimed = claimed
+        """Under which lease the key was claimed. Under another one it is in doubt; None: that is not asked."""
 
     @property
     def rows(self) -> int:

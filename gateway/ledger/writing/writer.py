@@ -134,6 +134,11 @@ class Writer:
     # ------------------------------------------------------------------------------------- on the event loop
 
     @property
+    def lease(self) -> ShardLease | None:
+        """The lease that is written under, as far as the loop knows; None: there is none now."""
+        return self._known
+
+    @property
     def holds(self) -> bool:
         """Whether the lease lasts, counted from before it was asked for."""
         return clock.monotonic() < self._until
