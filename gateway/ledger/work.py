@@ -69,6 +69,10 @@ class View(msgspec.Struct):
 class WorkAccess(Protocol):
     """What of the ledger this needs."""
 
+    @property
+    def lease(self) -> ShardLease:
+        """Under which lease is written now, or one that nobody has."""
+
     async def task(self, run: Callable[[sa.Connection, ShardLease], Any]) -> Any:
         """Run in a transaction of the writer's, under its lease."""
 
@@ -258,16 +262,17 @@ class Shared:
         return found
 
     async def claim(self, kind: str, names: Collection[str]) -> set[str]:
-        """Take what of these is free; returns what is this process's now."""
-        found: set[str] = set()
+        """Take what of these is free; returns what is this process's now. A lease may be lost before its claims are
+        heard of: they are nobody's then."""
+        found: dict[str, ShardLease] = {}
         for batch in _batches(names):
 
-            def run(connection: sa.Connection, lease: ShardLease, batch: RowBatch = batch) -> list[bytes]:
+            def run(connection: sa.Connection, lease: ShardLease, batch: RowBatch = batch) -> dict[str, ShardLease]:
                 mine = {"of": kind, "my_shard": lease.shard, "my_fence": lease.fence}
-                return [name for (name,) in self._claim.rows(connection, batch.parameters(**mine))]
+                return {text(name): lease for (name,) in self._claim.rows(connection, batch.parameters(**mine))}
 
-            found.update(map(text, await self._tasks.task(run)))
-        return found
+            found |= await self._tasks.task(run)
+        return {name for name, lease in found.items() if lease == self._tasks.lease}
 
     async def release(self, kind: str, names: Collection[str]) -> None:
         """Give up what of these is this process's."""

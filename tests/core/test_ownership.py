@@ -16,6 +16,7 @@ from gateway.core.work.ownership import Ownership, share, to_hand_over
 from gateway.core.work.peers import Peers
 from gateway.errors import LedgerUnavailable
 from gateway.ledger import Ledger
+from gateway.ledger.db.shards import ShardLease
 from gateway.ledger.work import Peer, View
 from gateway.observing.telemetry import Metrics
 
@@ -104,6 +105,10 @@ class FakeLedger:
         self.on_fenced: Callable[[], None] | None = None
         rows.alive[shard] = 1
         self.work = FakeWork(rows, self)
+
+    @property
+    def lease(self) -> ShardLease:
+        return ShardLease(self.shard, self.fence)
 
 
 class Recorder:
@@ -256,6 +261,41 @@ async def test_the_work_of_the_dead_goes_to_the_living(rows: Rows, processes: li
     rows.lapsed.add(0)
     await until(lambda: mine <= living[0].running | living[1].running)
     await until(spread(living, JOBS))
+
+
+async def test_what_was_granted_under_a_lease_that_is_lost_is_not_begun(
+    rows: Rows, processes: list[Process], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process slept between the claim and its answer, and another one does the work by now."""
+    process = Process(rows, 0, ["a"])
+    processes.append(process)
+    claim, fenced = process.ledger.work.claim, []
+
+    async def slept(kind: str, names: Collection[str]) -> set[str]:
+        found: set[str] = await claim(kind, names)
+        if not fenced:
+            fenced.append(found)
+            taken = process.ledger.work.taken
+
+            async def late(kind: str) -> dict[str, int]:
+                monkeypatch.setattr(process.ledger.work, "taken", taken)
+                process.ledger.fence = 2
+                process.ledger.on_fenced()
+                rows.alive |= {0: 2, 1: 1}
+                rows.owners["job", "a"] = 1, 1
+                result: dict[str, int] = await taken(kind)
+                return result
+
+            monkeypatch.setattr(process.ledger.work, "taken", late)
+        return found
+
+    monkeypatch.setattr(process.ledger.work, "claim", slept)
+    await process.ownership.start()
+    await until(lambda: fenced)
+    await asyncio.sleep(0.05)
+    assert fenced == [{"a"}]
+    assert not process.running
+    assert not process.ownership.has("job", "a")
 
 
 async def test_who_is_fenced_drops_everything_and_begins_anew(rows: Rows, processes: list[Process]) -> None:

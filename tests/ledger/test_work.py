@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -10,6 +11,7 @@ import sqlalchemy as sa
 from gateway.errors import LedgerUnavailable
 from gateway.ledger import Ledger
 from gateway.ledger.db.engine import Database
+from gateway.ledger.store import NO_LEASE
 from gateway.ledger.work import Peer
 from tests.ledger.conftest import ON_POSTGRESQL, Open
 
@@ -141,6 +143,28 @@ async def test_processes_see_each_other(open_ledger: Open, database: Database) -
     assert (await two.work.view()).peers == [peer(1, one, "job"), peer(2, two)]
     await one.close()
     assert (await two.work.view()).peers == [peer(2, two)], "it gave its shard back"
+
+
+@ON_POSTGRESQL
+async def test_what_is_claimed_under_a_lease_that_is_lost_by_then_is_nobodys(
+    open_ledger: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = await open_ledger(shard_lease=60.0)
+    task = ledger.task
+
+    async def late(run: Any) -> Any:
+        found = await task(run)
+        ledger._writer._abandoned = ledger._writer._lease
+        ledger._writer._lose()
+        async with asyncio.timeout(10):
+            while ledger.lease != NO_LEASE:
+                await asyncio.sleep(0.01)
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ledger, "task", late)
+        assert await ledger.work.claim("job", {"a"}) == set()
+    assert await ledger.work.claim("job", {"a"}) == {"a"}
 
 
 @ON_POSTGRESQL

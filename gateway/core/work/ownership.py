@@ -32,6 +32,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 from gateway.core.work.peers import Peers
 from gateway.errors import GatewayError
 from gateway.ledger import Ledger
+from gateway.ledger.db.shards import ShardLease
 from gateway.ledger.work import Peer, View
 from gateway.observing.telemetry import Metrics, log
 from gateway.runtime.backoff import Backoff
@@ -355,16 +356,17 @@ class Ownership:
         counts[me] = sum(not held.stopping for held in group.held.values())
         room = share(counts, len(group.names)) - counts[me]
         if wanted and room > 0 and (due or in_rows != len(group.held) or sum(counts.values()) < len(group.names)):
-            granted: set[str] = set()
+            granted: dict[str, ShardLease] = {}
             for _ in range(CLAIMS):
                 taken = await self._work.taken(group.kind)
-                free = [name for name in wanted - granted if taken.get(name, me) == me]
+                free = [name for name in wanted - granted.keys() if taken.get(name, me) == me]
                 if not free or len(granted) == room:
                     break
                 free.sort(key=lambda name: _rank(name, self._peers.me.id))
-                granted |= await self._work.claim(group.kind, free[: room - len(granted)])
-            if granted:
-                return granted
+                claimed = await self._work.claim(group.kind, free[: room - len(granted)])
+                granted |= dict.fromkeys(claimed, self._ledger.lease)
+            if granted:  # some of it under a lease that was lost meanwhile: it is nobody's
+                return [name for name, lease in granted.items() if lease == self._ledger.lease]
         if surplus := to_hand_over(counts, me, len(group.names)):
             mine = sorted(
                 (name for name, held in group.held.items() if not held.stopping),
