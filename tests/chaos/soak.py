@@ -282,9 +282,9 @@ async def _real(context: Context) -> Figures:
                 await soak.settle_down(20, within=90)
                 print(f"  {number}: {fault.__name__}, {watch.newest / 1e6:.1f} MB", file=sys.stderr, flush=True)
                 await asyncio.sleep(max(0.0, began + number * MINUTE - time.monotonic()))
+            sampler.cancel()  # from here on every message is read back, which is no part of the load
             soak.load.enough()  # what was held up by faults is not made up for
             verdict = await soak.finish(300)
-            sampler.cancel()
         for what, statement in CHECKS.items():
             ((count,),) = place.query(statement)
             if count:
