@@ -13,6 +13,7 @@ import hashlib
 import logging
 import random
 import sqlite3
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -152,6 +153,9 @@ SEAMS: list[Seams] = []
 """Those of the world under way."""
 CUT_OFF = "the connection was cut off"
 """The error of a process whose ledger is away. Its connection is lost, which SQLite alone never says."""
+TASKS: Any = getattr(asyncio.tasks, "_scheduled_tasks" if sys.version_info >= (3, 12) else "_all_tasks")
+"""What the interpreter remembers tasks in."""
+
 IN_SETS = (HttpToolsProtocol, Served, Consumer, LeaseChannel, Upstream)
 """Classes whose objects are held in sets that somebody goes through. By their place in memory the order would be
 another one in each process."""
@@ -351,7 +355,7 @@ def _install() -> None:
         (queues.Queue, "publish", _noted(queues.Queue.publish)),
         (hashlib, "pbkdf2_hmac", _key_of_password),
         (default, "create_ssl_context", cache(default.create_ssl_context)),  # takes longer than all the rest of a start
-        (asyncio.tasks._all_tasks, "add", lambda task: None),  # type: ignore[attr-defined]  # nodes know theirs
+        (TASKS, "add", lambda task: None),  # nodes know theirs
         *((kind, "__hash__", _same_hash) for kind in IN_SETS),
     ):
         setattr(target, name, value)
