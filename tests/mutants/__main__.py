@@ -20,7 +20,7 @@ from typing import Any
 
 from tests.mutants.coverage_map import CoverageMap
 from tests.mutants.drawing import PACKAGES, Mutant, draw, files_of
-from tests.mutants.judging import BEYOND, Chooser, Judgement, Tree, Verdict, judge, measure
+from tests.mutants.judging import BEYOND, SURVIVING, Chooser, Judgement, Tree, Verdict, judge, judge_by_worlds, measure
 from tests.mutants.naming import NamedTests
 from tests.servers import VARIABLE
 from tests.suites import Servers
@@ -60,11 +60,22 @@ class Judged:
         """Return what became of a mutant; None: it is not judged yet."""
         return self.rows.get(f"{mutant.name} {mutant.start}")
 
+    def of_tests(self, mutant: Mutant) -> Judgement | None:
+        """Return what the tests said of a mutant; None: it is not judged yet."""
+        row = self.get(mutant)
+        return None if row is None else Judgement(Verdict(row["verdict"]), row["test"], row["seconds"])
+
+    def is_done(self, mutant: Mutant, worlds: int) -> bool:
+        """Whether a mutant is killed, or so many worlds were tried, too."""
+        row = self.get(mutant)
+        return row is not None and (Verdict(row["verdict"]) not in SURVIVING or row.get("worlds", 0) >= worlds)
+
     def add(self, mutant: Mutant, judgement: Judgement) -> None:
         """Keep what became of a mutant."""
         row = {
             "name": mutant.name, "start": mutant.start, "line": mutant.line, "change": mutant.change,
             "verdict": judgement.verdict.value, "test": judgement.test, "seconds": round(judgement.seconds, 1),
+            "worlds": judgement.worlds,
         }  # fmt: skip
         self.rows[f"{mutant.name} {mutant.start}"] = row
         with self.file.open("a") as file:
@@ -106,6 +117,7 @@ def main() -> int:
     parser.add_argument("--measure", nargs="*", metavar="TESTS", help="measure these tests (default: all) again first")
     parser.add_argument("--named", action="store_true", help="run the test files that name the code, without a map")
     parser.add_argument("--most", type=float, default=120.0, help="most seconds of tests for a mutant that survives")
+    parser.add_argument("--worlds", type=int, default=300, help="so many worlds try a mutant that the tests let pass")
     parser.add_argument("--jobs", type=int, default=1, help="mutants at a time")
     parser.add_argument("--list", action="store_true", help="print the mutants and the number of their tests only")
     parser.add_argument("--table", action="store_true", help="print the table of the file only")
@@ -152,12 +164,16 @@ def run(options: argparse.Namespace, known: Chooser, mutants: list[Mutant], judg
             def judge_in_turn(mutant: Mutant) -> tuple[Mutant, Judgement]:
                 tree = trees.get()
                 try:
-                    return mutant, judge(mutant, tree, known, options.most)
+                    found = judged.of_tests(mutant) or judge(mutant, tree, known, options.most)
+                    if options.worlds and found.verdict in SURVIVING:
+                        found = judge_by_worlds(mutant, tree, found, options.worlds)
+                    return mutant, found
                 finally:
                     trees.put(tree)
 
             with ThreadPoolExecutor(options.jobs) as threads:
-                tasks = [threads.submit(judge_in_turn, each) for each in mutants if judged.get(each) is None]
+                left = [each for each in mutants if not judged.is_done(each, options.worlds)]
+                tasks = [threads.submit(judge_in_turn, each) for each in left]
                 try:
                     for task in as_completed(tasks):
                         mutant, judgement = task.result()

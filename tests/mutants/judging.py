@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -23,6 +24,9 @@ BEYOND = ("api", "access", "front", "outbound", "budgets", "hostile", "definitio
 """Folders whose tests are measured, too: they reach what the mutated packages do."""
 TESTS_FAILED = 1
 """Exit status of pytest when tests failed."""
+FAILED_WORLD = re.compile(r"^FAILED seed ([0-9]+)$", re.MULTILINE)
+WORLD_SECONDS = 0.5
+"""Most seconds that a world of the simulation may take, on average."""
 LINKS = (".venv", ".servers")
 """Folders of the tree that the copy shares."""
 
@@ -36,6 +40,10 @@ class Verdict(StrEnum):
     UNCLEAR = "unclear"
     """A test failed, and it fails without the mutant, too."""
     UNCOVERED = "survived: no test runs it"
+
+
+SURVIVING = (Verdict.SURVIVED, Verdict.UNCOVERED)
+"""What nothing has killed so far."""
 
 
 class Chooser(Protocol):
@@ -54,6 +62,8 @@ class Judgement:
     verdict: Verdict
     test: str
     seconds: float
+    worlds: int = 0
+    """So many worlds of the simulation were tried, too."""
 
 
 class Tree:
@@ -61,6 +71,8 @@ class Tree:
 
     def __init__(self, source: Path, folder: Path) -> None:
         self.source, self.folder = source, folder
+        self.log = folder / "said.log"
+        """What the last process of tests printed."""
         folder.mkdir(parents=True)
         listed = subprocess.run(["git", "ls-files", "-z"], cwd=source, capture_output=True, check=True).stdout
         for name in listed.decode().split("\0"):
@@ -87,9 +99,16 @@ class Tree:
 
     def pytest(self, tests: Sequence[str], seconds: float, *options: str, under: Sequence[str] = ()) -> int | None:
         """Run tests. Return the exit status; None: they took longer than ``seconds``."""
+        return self._run([*(under or ("-m",)), "pytest", "-x", *options, *tests], seconds)
+
+    def worlds(self, seconds: float, *options: str) -> int | None:
+        """Run worlds of the simulation until one fails. Return as :meth:`pytest` does."""
+        return self._run(["-m", "tests.simulation", "--shrink", "0", *options], seconds)
+
+    def _run(self, arguments: Sequence[str], seconds: float) -> int | None:
         environ = {**os.environ, "PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": ""}
-        command = [sys.executable, *(under or ("-m",)), "pytest", "-x", *options, *tests]
-        with (self.folder / "pytest.log").open("wb") as log:
+        command = [sys.executable, *arguments]
+        with self.log.open("wb") as log:
             process = subprocess.Popen(
                 command, cwd=self.folder, env=environ, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
             )
@@ -105,8 +124,13 @@ class Tree:
                 process.wait()
 
     def said(self) -> str:
-        """The last line that pytest printed."""
-        return (self.folder / "pytest.log").read_text(errors="replace").strip().rpartition("\n")[2]
+        """The last line that was printed."""
+        return self.log.read_text(errors="replace").strip().rpartition("\n")[2]
+
+    def failed_world(self) -> str:
+        """The seed of the world that failed; "" if none did."""
+        found = FAILED_WORLD.search(self.log.read_text(errors="replace"))
+        return found[1] if found else ""
 
     def failed(self, report: Path) -> str:
         """Return the test that failed, from the report of a run; "" if none did."""
@@ -167,6 +191,25 @@ def judge(mutant: Mutant, tree: Tree, known: Chooser, most: float) -> Judgement:
     clean = tree.pytest([test], 60.0 + 5 * known.seconds.get(test, 1.0))
     verdict = Verdict.KILLED if clean == 0 else Verdict.UNCLEAR
     return Judgement(verdict, test, time.monotonic() - began)
+
+
+def judge_by_worlds(mutant: Mutant, tree: Tree, by_tests: Judgement, worlds: int) -> Judgement:
+    """Run the first worlds of the simulation with a mutant that the tests let pass. Without it they are clean."""
+    began = time.monotonic() - by_tests.seconds
+    allowed = 60.0 + WORLD_SECONDS * worlds
+    tree.put(mutant)
+    try:
+        status = tree.worlds(allowed, "--worlds", str(worlds))
+    finally:
+        tree.restore(mutant.path)
+    if status == 0:
+        tried = f"{by_tests.test}, {worlds} worlds".removeprefix(", ")
+        return Judgement(by_tests.verdict, tried, time.monotonic() - began, worlds)
+    seed, said = tree.failed_world(), tree.said()
+    clean = tree.worlds(allowed, *(("--seeds", seed) if seed else ("--worlds", str(worlds))))
+    killed = Verdict.HUNG if status is None else Verdict.KILLED
+    verdict, test = (killed, f"world {seed}" if seed else said[:200]) if clean == 0 else (Verdict.UNCLEAR, tree.said())
+    return Judgement(verdict, test, time.monotonic() - began, worlds)
 
 
 def measure(tree: Tree, known: CoverageMap, tests: Sequence[str], most: float) -> None:

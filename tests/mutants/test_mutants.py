@@ -11,7 +11,7 @@ import pytest
 from tests.mutants.__main__ import ROOT, Judged, table
 from tests.mutants.coverage_map import CoverageMap, functions_of
 from tests.mutants.drawing import Mutant, draw, files_of, mutants_of
-from tests.mutants.judging import Judgement, Tree, Verdict, judge
+from tests.mutants.judging import Judgement, Tree, Verdict, judge, judge_by_worlds
 from tests.mutants.naming import NamedTests
 
 CODE = '''"""A module."""
@@ -32,6 +32,19 @@ class Door:
             break
         return self.is_open
 '''
+SIMULATION = """import sys
+
+from gateway.core.door import Door
+
+door = Door()
+door.push(-1)
+if "--seeds" in sys.argv:
+    assert sys.argv[-1] == "7"
+elif not door.push(2):
+    print("FAILED seed 7", flush=True)
+    sys.exit(1)
+"""
+"""A world that fails when the door does not open."""
 TESTS = """from gateway.core.door import Door
 
 
@@ -112,6 +125,22 @@ def test_a_mutant_is_killed_or_survives(project: Path, tmp_path: Path) -> None:
     assert judge(named(project, "self.is_open = True"), tree, known, 60.0).verdict is Verdict.UNCLEAR
 
 
+def test_worlds_try_what_the_tests_let_pass(project: Path, tmp_path: Path) -> None:
+    (project / "tests/__init__.py").write_text("")
+    (project / "tests/simulation.py").write_text(SIMULATION)
+    subprocess.run(["git", "add", "-A"], cwd=project, check=True)
+    tree = Tree(project, tmp_path / "copy")
+    let_pass = Judgement(Verdict.SURVIVED, "1 of 1 tests", 2.0)
+    killed = judge_by_worlds(named(project, "self.is_open = True"), tree, let_pass, 5)
+    assert (killed.verdict, killed.test, killed.worlds) == (Verdict.KILLED, "world 7", 5)
+    assert killed.seconds > 2.0
+    survived = judge_by_worlds(named(project, "force += 1"), tree, let_pass, 5)
+    assert (survived.verdict, survived.test) == (Verdict.SURVIVED, "1 of 1 tests, 5 worlds")
+    assert (tree.folder / "gateway/core/door.py").read_text() == CODE, "the copy is as it was"
+    (tree.folder / "tests/simulation.py").write_text("raise SystemExit('no world')")
+    assert judge_by_worlds(named(project, "force += 1"), tree, let_pass, 5).verdict is Verdict.UNCLEAR
+
+
 def test_files_that_name_the_code_kill_without_a_map(project: Path, tmp_path: Path) -> None:
     for name in ("core/test_other.py", "taps/test_doors.py", "taps/test_cellar.py"):
         (project / "tests" / name).parent.mkdir(exist_ok=True)
@@ -143,6 +172,8 @@ def test_a_run_continues_and_counts(project: Path, tmp_path: Path) -> None:
     judged.add(first, Judgement(Verdict.KILLED, "a test", 1.0))
     judged.add(second, Judgement(Verdict.SURVIVED, "1 of 1 tests", 1.0))
     judged = Judged(file, 1, "code")
+    assert judged.of_tests(second) == Judgement(Verdict.SURVIVED, "1 of 1 tests", 1.0)
+    assert [judged.is_done(*each) for each in ((first, 5), (second, 0), (second, 5))] == [True, True, False]
     rows = [row for row in (judged.get(first), judged.get(second)) if row is not None]
     assert table(rows, {}).splitlines()[1].split() == ["core", "2", "1", "1", "0", "0", "50.0", "%"]
     assert table(rows, {second.name: "nobody sees it"}).splitlines()[1].split()[-2:] == ["100.0", "%"]
