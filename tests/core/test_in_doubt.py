@@ -11,7 +11,8 @@ import pytest
 from gateway.config import LedgerSettings
 from gateway.core import Gateway
 from gateway.core.publishing.sending import BATCH
-from gateway.ledger import Ledger, MessageIds, New, OutboxEntry, Unknown, Wanted
+from gateway.ledger import Ledger, MessageIds, New, OutboxEntry, StoredAnswer, Unknown, Wanted
+from gateway.ledger.store import NO_LEASE
 from gateway.observing.telemetry import Metrics
 from tests.core.fakes import FakeUpstream
 from tests.core.test_keyed_messages import _intent, message
@@ -102,3 +103,31 @@ async def test_a_fault_of_ours_lets_the_keys_go(
     (found,) = await resolved(tmp_path, [Wanted("k", b"f" * 32, [intent()])], fake)
     assert isinstance(found, Unknown)
     assert len(found.intents) == 1
+
+
+async def test_the_keys_of_a_lost_lease_are_not_ended(tmp_path: Path, fake: FakeUpstream) -> None:
+    """A process that loses its lease while it sends them takes them over again, or a request of its own does."""
+    url = sqlite_ledger(tmp_path)
+    dead = await Ledger.open(url, LedgerSettings(), owner="dead")
+    assert await dead.claim_key("alice", "k", b"f" * 32, [intent()]) == New()
+    await dead.close()
+    ledger = await Ledger.open(url, LedgerSettings(shard_lease=60.0), owner="next")
+    gateway = Gateway(ledger, {"fake": fake}, Metrics("test"), ack_key=b"k" * 32)
+    fake.held = []
+    await gateway.start()
+    async with asyncio.timeout(10):
+        while not fake.held:
+            await asyncio.sleep(0.01)
+        lost = ledger.lease
+        ledger._writer._abandoned = ledger._writer._lease
+        ledger._writer._lose()
+        while ledger.lease in (lost, NO_LEASE):
+            await asyncio.sleep(0.01)
+        assert [row.key for row in await ledger.outbox.take_over()] == ["k"]
+        fake.confirm_held()
+        await gateway.outbox.sender.recovered()
+    await ledger.finish_key("alice", "k", 200, b"done", claimed=ledger.lease)
+    answer = await ledger.claim_key("alice", "k", b"f" * 32, [intent()])
+    assert isinstance(answer, StoredAnswer)
+    await gateway.close(1.0)
+    await ledger.close()

@@ -31,6 +31,7 @@ from gateway.core.traces import published_later
 from gateway.core.work.ledger_budgets import LedgerBudgets
 from gateway.errors import BrokerUnavailable, EntriesRefused, LedgerUnavailable, OutcomeUnknown, PublishRefused
 from gateway.ledger import EndedKey, EventKind, Ledger, LogEntry, OutboxEntry
+from gateway.ledger.db.shards import ShardLease
 from gateway.ledger.pending.keys import UNKNOWN
 from gateway.ledger.pending.outbox import OLD_PLACE
 from gateway.observing.telemetry import Metrics, log
@@ -400,12 +401,13 @@ class OutboxSender:
                 continue
             if not entries:
                 break
+            claimed = self._ledger.lease
             count += len(entries)
             by_broker: dict[str, list[OutboxEntry]] = {}
             for entry in entries:
                 by_broker.setdefault(entry.broker, []).append(entry)
             for broker, group in by_broker.items():
-                await self._end(group, await self._send_again(broker, group, waited))
+                await self._end(group, await self._send_again(broker, group, waited), claimed)
         if count:
             log("ledger.in_doubt_resolved", count=count)
 
@@ -430,8 +432,9 @@ class OutboxSender:
             log("ledger.resolving_failed", logging.ERROR, error, broker=broker)
         return events
 
-    async def _end(self, entries: Sequence[OutboxEntry], events: Sequence[LogEntry]) -> None:
-        """Release the keys of these messages."""
+    async def _end(self, entries: Sequence[OutboxEntry], events: Sequence[LogEntry], claimed: ShardLease) -> None:
+        """Release the keys of these messages, unless the lease under which they were taken over is lost: then they are
+        in doubt again, and may be a request's by now."""
         of: dict[bytes, list[LogEntry]] = {entry.message_id: [] for entry in entries}
         for event in events:
             of[event.message_id].append(event)
@@ -439,7 +442,8 @@ class OutboxSender:
         for entry in entries:
             clients.setdefault(entry.client, {}).setdefault(entry.key, []).extend(of[entry.message_id])
         for client, keys in clients.items():
-            await insist(self._ledger, client, [EndedKey(key, UNKNOWN, found) for key, found in keys.items()])
+            ended = [EndedKey(key, UNKNOWN, found, claimed=claimed) for key, found in keys.items()]
+            await insist(self._ledger, client, ended)
 
 
 def _gone(entry: OutboxEntry) -> LogEntry:
