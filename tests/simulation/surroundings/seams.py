@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
 from functools import cache, partial
+from math import inf, nextafter
 from queue import Empty
 from typing import Any
 
@@ -87,6 +88,8 @@ class FakeThread:
         self.seams = seams
         self.call = partial(function, *arguments)
         self.done: asyncio.Future[None] = seams.loop.create_future()
+        self.answered_at = 0.0
+        """When its last answer arrives, on the loop's clock."""
         self._scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         queue = getattr(getattr(function, "__self__", None), "_queue", None)
@@ -118,7 +121,7 @@ class FakeThread:
             self._scheduled = True
             return
         finally:
-            self.seams.end_thread()
+            self.seams.end_thread(self)
         if not self.done.done():
             self.done.set_result(None)
 
@@ -240,13 +243,14 @@ class Seams:
         """A thread works: what is handed to the loop meanwhile arrives when its work has taken its time."""
         self._inside = True
 
-    def end_thread(self) -> None:
-        """It has worked."""
+    def end_thread(self, thread: FakeThread) -> None:
+        """It has worked. What it hands over does not overtake what it has handed over before."""
         self._inside = False
         delay = self.thread_delay()
         answers, self._answers = self._answers, []
-        for callback, arguments in answers:
-            self.loop.call_later(delay, callback, *arguments)
+        for callback, arguments in answers:  # of two at one time the loop draws which comes first
+            thread.answered_at = max(self.loop.now + delay, nextafter(thread.answered_at, inf))
+            self.loop.call_at(thread.answered_at, callback, *arguments)
 
     def _from_thread(self, callback: Callable[..., object], *args: Any, context: Any = None) -> Any:
         if self._inside:
