@@ -88,3 +88,27 @@ async def test_no_more_are_remembered_than_documented(monkeypatch: pytest.Monkey
         found[f"s{number}"].news()
     assert len(found._backlogs) <= 11
     assert found["used"] is used
+
+
+async def test_a_pull_waits_for_those_that_store_the_same_and_began_before() -> None:
+    backlog = Backlogs()["billing"]
+    gates = {name: asyncio.Event() for name in ("same", "other", "unread", "mine", "later")}
+    works = {name: asyncio.create_task(gate.wait()) for name, gate in gates.items()}
+    for work in works.values():
+        backlog.store(work)
+    assert not backlog.idle
+    for name, keys in (("same", {"a", "b"}), ("other", {"c"}), ("mine", {"a"}), ("later", {"a"})):
+        backlog.storing[works[name]] = frozenset(keys)
+    waiting = asyncio.create_task(backlog.stored_before({"a"}, works["mine"]))
+    for name in ("unread", "same"):
+        await asyncio.sleep(0.01)
+        assert not waiting.done()
+        gates[name].set()
+    async with asyncio.timeout(30):
+        await waiting
+    assert set(backlog.storing) == {works[name] for name in ("other", "mine", "later")}
+    for gate in gates.values():
+        gate.set()
+    await asyncio.gather(*works.values())
+    await asyncio.sleep(0)
+    assert backlog.idle

@@ -309,6 +309,37 @@ async def test_a_channel_that_dies_between_commit_and_acknowledgement(
     assert upstream.settled == [(Settlement.ACCEPT, b"x")]
 
 
+async def test_what_comes_again_while_a_pull_stores_it_is_there_once(
+    gateway: Gateway, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its channel is lost, and another pull gets it before the ledger has it."""
+    store = DeliveryStore.store
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(self: DeliveryStore, *arguments: Any) -> None:
+        begun.set()
+        await go_on.wait()
+        await store(self, *arguments)
+
+    billing = await subscribe(gateway)
+    upstream.queues["orders"].ready.append((ours(b"x"), "", "orders", False))
+    monkeypatch.setattr(DeliveryStore, "store", slow)
+    first = asyncio.create_task(pull(gateway, billing))
+    await begun.wait()
+    for delivery in list(upstream.out):
+        delivery.lose()
+    second = asyncio.create_task(pull(gateway, billing))
+    await until(lambda: not upstream.queues["orders"].ready)
+    await asyncio.sleep(0.05)
+    assert not second.done()
+    go_on.set()
+    assert bodies(await first) == [b"x"]
+    assert await second == []
+    assert (await gateway.ledger.deliveries.backlog("billing")).out == 1
+    assert upstream.settled == [(Settlement.ACCEPT, b"x")]
+    assert not gateway.consuming.ledger_leases._backlogs["billing"].storing
+
+
 async def test_what_cannot_be_stored_goes_back(
     gateway: Gateway, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,10 +11,10 @@ second;
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from heapq import heappop, heappush
 from math import ceil
-from typing import Final
+from typing import Any, Final
 
 from gateway.runtime.clock import monotonic_time
 
@@ -30,6 +30,7 @@ class SubscriptionBacklog:
 
     __slots__ = (
         "_clock", "_dues", "_look", "_look_at", "_now", "_seconds", "_waiters", "backlog_asked_at", "held", "pulls",
+        "storing",
     )  # fmt: skip
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -47,6 +48,26 @@ class SubscriptionBacklog:
         self.held = 0
         """How many messages the ledger held when it was asked last, and were stored here since."""
         self.backlog_asked_at: float | None = None
+        self.storing: dict[asyncio.Task[Any], frozenset[str] | None] = {}
+        """What pulls are storing, those that began first at the front -> the keys of its messages; None: they are not
+        known yet."""
+
+    def store(self, work: asyncio.Task[Any]) -> None:
+        """Note that a pull stores what came for it."""
+        self.storing[work] = None
+        work.add_done_callback(self.storing.pop)
+
+    async def stored_before(self, keys: Set[str], work: asyncio.Task[Any]) -> None:
+        """Wait until messages of these keys are stored, or are not, for which a pull began before ``work`` did: their
+        channel may have been lost meanwhile, so that they come again before the ledger has them."""
+        earlier = []
+        for other, its in self.storing.items():
+            if other is work:
+                break
+            if its is None or not keys.isdisjoint(its):
+                earlier.append(other)
+        if earlier:
+            await asyncio.wait(earlier)
 
     def may_be_due(self) -> bool:
         """Whether it is worth a claim."""
@@ -106,7 +127,7 @@ class SubscriptionBacklog:
     @property
     def idle(self) -> bool:
         """Nobody uses it."""
-        return not self._waiters and not self.pulls
+        return not self._waiters and not self.pulls and not self.storing
 
     def _wake(self) -> None:
         for waiter in self._waiters:

@@ -313,6 +313,7 @@ class LedgerLeases(LedgerSettling, LeaseKind):
         work = asyncio.get_running_loop().create_task(
             self._store_now(subscription, backlog, upstream, deliveries, seconds), name="store"
         )
+        backlog.store(work)
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
@@ -333,6 +334,8 @@ class LedgerLeases(LedgerSettling, LeaseKind):
     ) -> list[Pulled]:
         arrivals = self._readers.of(subscription, upstream)
         deduplicator = self._deduplicator(subscription, arrivals)
+        work = asyncio.current_task()
+        assert work is not None
         brought: list[Arrival] = []
         try:
             wanted, unwanted = await arrivals.sort_many(deliveries)
@@ -344,6 +347,8 @@ class LedgerLeases(LedgerSettling, LeaseKind):
                 self._count(upstream.name, "filtered", len(unwanted))
             fresh = self._is_fresh(upstream.name, len(wanted))
             doubtful = [arrival for arrival in wanted if deduplicator.is_doubtful(arrival) or fresh]
+            backlog.storing[work] = frozenset(arrival.key for arrival in wanted if arrival.key)
+            await backlog.stored_before({arrival.key for arrival in doubtful if arrival.key}, work)
             known = (await deduplicator.find(doubtful, batch=wanted)).known
             new = [arrival for arrival in wanted if arrival not in known]
             deduplicator.brought(new)  # before the inbox knows of them, for another pull may ask it then
