@@ -82,6 +82,14 @@ ALL: Final = (
         first=6377,
     ),
     Mutation(
+        "a pull stores what another one is storing",
+        "2f9e2443",
+        "gateway/core/leasing/ledger_leases.py",
+        "            await backlog.stored_before({arrival.key for arrival in doubtful if arrival.key}, work)\n",
+        "",
+        first=42_305,
+    ),
+    Mutation(
         "a process that lost a subscription gives back one by one",
         "c2c44f8c",
         "gateway/core/sources/taking.py",
