@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import random
 from pathlib import Path
 
 import pytest
 
-from tests.chaos.memory import WARM, Life, Sample, Watch, keep, load, slope_of
+from tests.chaos.memory import WARM, Life, Sample, Watch, keep, load, own_memory, slope_of
+from tests.chaos.slow_target import resident
 
 
 def life(level: float, an_hour: float, minutes: int, noise: float = 0.0) -> Life:
@@ -67,3 +69,17 @@ def test_a_watch_tells_the_lives_that_were_long_enough() -> None:
     assert [at for at, _ in first.counted] == [float(minute) for minute in range(20, 32)]
     assert second.counted == [(20.0, 79.0), (21.0, pytest.approx(69.0, abs=1))]
     assert watch.longest == watch.samples[1][95:]
+
+
+def test_pages_of_files_are_not_its_own(tmp_path: Path) -> None:
+    size = 32 << 20
+    file = tmp_path / "file"
+    file.write_bytes(bytes(size))
+    before = own_memory(os.getpid())
+    with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        assert not any(mapped[:: mmap.PAGESIZE])
+        assert resident(os.getpid()) > before + size
+        assert own_memory(os.getpid()) < before + size // 2
+    kept = b"x" * size
+    assert own_memory(os.getpid()) > before + size // 2
+    assert len(kept) == size
