@@ -332,6 +332,35 @@ async def test_what_is_lost_while_it_starts_or_stops_is_lost(rows: Rows, process
     assert {"lost a", "lost b", "lost c"} <= set(process.worker.said)
 
 
+async def test_what_is_lost_while_it_is_handed_over_is_not_given_up_again(
+    rows: Rows, processes: list[Process], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of the lease fails the release, and the process has claimed the name once more when it tries again."""
+    await begin(rows, processes, 1, ["a"])
+    (process,) = processes
+    await until(lambda: process.running == {"a"})
+    release, tried = process.ledger.work.release, []
+
+    async def fenced(kind: str, names: Collection[str]) -> None:
+        tried.append(set(names))
+        if len(tried) == 1:
+            rows.alive[0] = process.ledger.fence = 2
+            process.ledger.on_fenced()
+            process.worker.there.add("a")
+            process.ownership.changed("job")
+            raise LedgerUnavailable("another process took over the shard of this one")
+        await release(kind, names)
+
+    monkeypatch.setattr(process.ledger.work, "release", fenced)
+    monkeypatch.setattr(module, "PAUSE_MIN", 0.05)
+    process.worker.there.discard("a")
+    process.ownership.changed("job")
+    await until(lambda: tried and process.running == {"a"})
+    await asyncio.sleep(0.1)
+    assert process.running == {"a"}
+    assert rows.owner("job", "a") == 0, "no other process may claim what this one does"
+
+
 async def test_names_come_and_go(rows: Rows, processes: list[Process]) -> None:
     await begin(rows, processes, 1, ["a"])
     (process,) = processes

@@ -435,9 +435,9 @@ class Ownership:
         for held in ending:
             held.stopping = True
         await asyncio.gather(*(self._stop(group, held, within) for held in ending))
-        ended = [held.name for held in ending if group.held.get(held.name) is held]
         backoff = Backoff(PAUSE_MIN, PAUSE_MAX)
-        while ended:
+        # Each time only what is still held: with the lease it may be lost, and claimed again since.
+        while ended := [held.name for held in ending if group.held.get(held.name) is held]:
             try:
                 await self._work.release(group.kind, ended)
                 break
