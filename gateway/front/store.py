@@ -87,8 +87,11 @@ class GatewayLedger:
             results = await self._gateway.outbox.put(upstream, exchange, messages, client, "front")
         finally:
             budgets.give(holder, 0, len(messages), size)
-        if error := next((each.error for each in results if isinstance(each.error, OutcomeUnknown)), None):
-            raise CommitUnknown(str(error))
+        for each in results:  # the same is put again, and what the ledger has is left out
+            if isinstance(each.error, OutcomeUnknown):
+                raise CommitUnknown(str(each.error))
+            if isinstance(each.error, LedgerUnavailable):
+                raise each.error
         return results
 
     async def oldest(self, broker: str, client: str) -> float | None:

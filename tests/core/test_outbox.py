@@ -22,6 +22,7 @@ from gateway.core.sources.stored import open_envelope
 from gateway.errors import (
     CommitUnknown,
     KeyReused,
+    LedgerUnavailable,
     LimitExceeded,
     NoSuchMessage,
     OutcomeUnknown,
@@ -30,6 +31,7 @@ from gateway.errors import (
 )
 from gateway.ledger import EventKind, Ledger, parse_id
 from gateway.ledger.pending.outbox import OutboxStore as LedgerOutbox
+from gateway.ledger.writing.calls import Put
 from gateway.observing.telemetry import Metrics
 from gateway.upstreams import UpstreamState
 from tests.core.fakes import FakeUpstream
@@ -451,6 +453,32 @@ async def test_what_the_ledger_may_have_taken_has_no_outcome(
     assert not answer.replayed
     assert "may have taken" in str(told[-1].error)
     assert isinstance(told[-1].error, OutcomeUnknown)
+
+
+@pytest.mark.parametrize("error", [LedgerUnavailable, CommitUnknown])
+async def test_what_the_ledger_has_taken_before_it_failed_is_told(
+    gateway: Gateway, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch, error: type[LedgerUnavailable]
+) -> None:
+    """Many messages are written in parts. A caller who hears that none was taken sends all of them again."""
+    calls = 0
+    submit = gateway.ledger.submit
+
+    async def fails(call: Any) -> Any:
+        nonlocal calls
+        calls += isinstance(call, Put)
+        if isinstance(call, Put) and calls == 2:
+            raise error("away")
+        return await submit(call)
+
+    monkeypatch.setattr(gateway.ledger, "submit", fails)
+    monkeypatch.setattr(gateway.ledger.outbox, "_group_max", 3)
+    items = [message(b"%d" % number) for number in range(4)]
+    results = await gateway.outbox.put(gateway.broker("fake"), "", items, "me")
+    await settled(gateway, results[:2])
+    assert bodies(upstream) == [b"0", b"1"]
+    assert [result.scheduled for result in results] == [True, True, False, False]
+    expected = OutcomeUnknown if error is CommitUnknown else LedgerUnavailable
+    assert [type(result.error) for result in results[2:]] == [expected, expected]
 
 
 async def test_pauses_are_bounded() -> None:

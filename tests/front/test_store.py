@@ -369,15 +369,20 @@ async def test_what_the_ledger_may_have_is_stored_again_with_a_mark(estate: Esta
     ]
 
 
-async def test_what_the_outbox_may_have_is_the_ledger_s_no_answer() -> None:
+@pytest.mark.parametrize(
+    ("error", "raised"), [(OutcomeUnknown("cut off"), CommitUnknown), (LedgerUnavailable("cut off"), LedgerUnavailable)]
+)
+async def test_what_the_outbox_may_have_is_the_ledger_s_no_answer(
+    error: GatewayError, raised: type[GatewayError]
+) -> None:
     """So that it is stored again."""
 
     async def put(*_: Any) -> list[PublishOutcome]:
-        return [PublishOutcome("1"), PublishOutcome("2", OutcomeUnknown("cut off"))]
+        return [PublishOutcome("1"), PublishOutcome("2", error)]
 
     budgets = SimpleNamespace(take=lambda *_: None, give=lambda *_: None)
     gateway: Any = SimpleNamespace(broker=str, ledger_budgets=budgets, outbox=SimpleNamespace(put=put))
-    with pytest.raises(CommitUnknown, match="cut off"):
+    with pytest.raises(raised, match="cut off"):
         await GatewayLedger(gateway).put("b", "", [], "me")
 
 

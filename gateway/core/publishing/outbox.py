@@ -45,6 +45,7 @@ from gateway.errors import (
     EntriesRefused,
     KeyReused,
     KeyRunning,
+    LedgerUnavailable,
     LimitExceeded,
     NoSuchMessage,
     StateError,
@@ -133,7 +134,8 @@ class Outbox:
         self, upstream: Upstream, exchange: str, messages: Sequence[Publication], client: str, origin: str = "http"
     ) -> list[PublishOutcome]:
         """Take messages to be published later; when it returns, those without an error are durable. One result each,
-        in order: unknown where nobody can tell whether the ledger has taken them. ``origin``: by which way they came.
+        in order: unknown where nobody can tell whether the ledger has taken them. Many are taken in parts, and some of
+        them may be where the ledger fails. ``origin``: by which way they came.
 
         Raises:
             LedgerUnavailable, EntriesRefused: none was taken.
@@ -146,13 +148,14 @@ class Outbox:
         try:
             rows, entries = self._rows(upstream, exchange, [item for item, _ in taken], client, origin)
             await self._ledger.outbox.put(rows, entries)
-        except CommitUnknown as error:
-            in_doubt(results, error)
-            return results
-        except EntriesRefused as error:
+        except (LedgerUnavailable, EntriesRefused) as error:
+            if isinstance(error, LedgerUnavailable):
+                if not error.written and not isinstance(error, CommitUnknown):
+                    raise
+                _not_taken([result for _, result in taken[error.written :]], error)
             for index, why in error.refused.items():
                 taken[index][1].error = EncodeError(f"the ledger cannot hold the message: {why}")
-            rows = [row for index, row in enumerate(rows) if index not in error.refused]
+            rows = [row for row, (_, result) in zip(rows, taken, strict=True) if result.error is None]
         self._budgets.entries_changed(rows, 1)
         self._told(upstream.name, [item for item, result in taken if result.error is None])
         return results
@@ -363,6 +366,15 @@ class Outbox:
         if not self.sender.owns(broker) and now >= self._told_at.get(broker, 0.0) + TELL_EVERY:
             self._told_at[broker] = now
             self._elsewhere(broker)
+
+
+def _not_taken(results: Sequence[PublishOutcome], error: LedgerUnavailable) -> None:
+    """Say so of the last messages of a call, where the ledger failed behind the first."""
+    if isinstance(error, CommitUnknown):
+        in_doubt(results, error)
+        return
+    for result in results:
+        result.error, result.routed, result.scheduled = error, False, False
 
 
 def moment(microseconds: int) -> str:
