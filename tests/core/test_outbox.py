@@ -481,6 +481,31 @@ async def test_what_the_ledger_has_taken_before_it_failed_is_told(
     assert [type(result.error) for result in results[2:]] == [expected, expected]
 
 
+async def test_another_time_leaves_the_mark_of_what_may_have_been_sent(
+    gateway: Gateway, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connection is lost while somebody gives it another time."""
+    upstream.held = []
+    (result,) = await gateway.outbox.put(gateway.broker("fake"), "", [message()], "me")
+    await until(lambda: upstream.held)
+    get = gateway.outbox.get
+
+    async def late(message_id: bytes) -> Any:
+        found = await get(message_id)
+        (sent,) = upstream.held or ()
+        upstream.state, upstream.held = UpstreamState.DOWN, None
+        sent.set_exception(OutcomeUnknown("the channel died"))
+        await row_of(gateway, result, lambda row: row.reason.get("resent"))
+        return found
+
+    monkeypatch.setattr(gateway.outbox, "get", late)
+    await gateway.outbox.reschedule(parse_id(result.id), int(time() * 1e6), "me")
+    upstream.state = UpstreamState.UP
+    hasten(gateway)
+    await settled(gateway, [result])
+    assert EventKind.RESENT in await kinds(gateway, result)
+
+
 async def test_pauses_are_bounded() -> None:
     assert module.PAUSE_MIN * 2.0 ** min(1_000_000, 20) > module.REFUSED_MAX
 

@@ -142,10 +142,14 @@ async def test_another_time_unless_it_is_being_sent(ledger: Ledger, clock: Clock
     (claimed,) = await ledger.outbox.claim(10, RABBIT)
     assert claimed.reason == {"not_before": "then"}
     assert not await ledger.outbox.reschedule(row.message_id, later, NOW, {}, again), "it is being sent"
+    await ledger.outbox.settle([], [(row.message_id, -1, {"resent": True, "text": "no confirm"})])
+    assert await ledger.outbox.reschedule(row.message_id, NOW, NOW, {"not_before": "now"}, again)
+    (claimed,) = await ledger.outbox.claim(10, RABBIT)
+    assert claimed.reason == {"resent": True, "not_before": "now"}
     assert await ledger.outbox.settle([], [], [(row.message_id, [], {})]) == [True]
     assert not await ledger.outbox.reschedule(row.message_id, later, NOW, {}, again), "it was refused"
     assert not await ledger.outbox.reschedule(b"x" * 16, later, NOW, {}, again)
-    assert await kinds(ledger, row) == ["scheduled", "scheduled"]
+    assert await kinds(ledger, row) == ["scheduled", "scheduled", "scheduled"]
 
 
 async def test_what_is_put_twice_is_there_once(ledger: Ledger) -> None:

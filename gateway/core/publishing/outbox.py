@@ -344,8 +344,7 @@ class Outbox:
             now, time = clock.now_ns() // 1000, moment(not_before)
             detail = {"rescheduled": True, "not_before": time, "client": printable(client)}  # read in this order
             entry = LogEntry(message_id, EventKind.SCHEDULED, now, row.broker, "", detail)
-            reason = {**{name: value for name, value in row.reason.items() if name != "text"}, "not_before": time}
-            if await self._ledger.outbox.reschedule(message_id, not_before + CLOCK, now, reason, entry):
+            if await self._ledger.outbox.reschedule(message_id, not_before + CLOCK, now, {"not_before": time}, entry):
                 if not_before <= now:
                     self._look_for(row.broker)
                 return

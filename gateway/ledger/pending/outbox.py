@@ -114,10 +114,11 @@ class OutboxRows:
             .values(due_at=outbox.c.at)
             .returning(outbox.c.message_id)
         )
-
+        waits = (this, outbox.c.due_at != NEVER, ~_HELD)
+        self._waiting = sa.select(outbox.c.reason).where(*waits).with_for_update(of=outbox)
         self._reschedule = (
             sa.update(outbox)
-            .where(this, outbox.c.due_at != NEVER, ~_HELD)
+            .where(*waits)
             .values(due_at=sa.bindparam("due", type_=sa.BigInteger), reason=sa.bindparam("why", type_=sa.LargeBinary))
             .returning(outbox.c.message_id)
         )
@@ -214,8 +215,13 @@ class OutboxRows:
         return connection.execute(self._revive, {"this": message_id}).first() is not None
 
     def reschedule(self, connection: sa.Connection, message_id: bytes, due_at: int, reason: Mapping[str, Any]) -> bool:
-        """Give what nobody is about to send another time; whether there was such a row."""
-        values = {"this": message_id, "due": due_at, "why": document(reason)}
+        """Give what nobody is about to send another time; whether there was such a row. Its reason keeps all but the
+        text, as a mark may have come in since somebody looked at it."""
+        found = connection.execute(self._waiting, {"this": message_id}).first()
+        if found is None:
+            return False
+        kept = {name: value for name, value in parse(found.reason).items() if name != "text"}
+        values = {"this": message_id, "due": due_at, "why": document({**kept, **reason})}
         return connection.execute(self._reschedule, values).first() is not None
 
 
@@ -414,7 +420,7 @@ class OutboxStore:
         Args:
             due_at: on this process's clock, in microseconds since 1970.
             now: that clock.
-            reason: in place of the one that the row has.
+            reason: goes into the one that the row has.
             entry: written with the change.
 
         Returns:
