@@ -363,6 +363,24 @@ async def test_stopped_in_an_orderly_way_leaves_what_has_no_outcome_to_the_next(
     await gateway.close(1.0)
 
 
+async def test_what_is_lost_while_it_is_stopped_is_sent_no_more(gateway: Gateway, upstream: FakeUpstream) -> None:
+    """Another process sends it again by then, marked: what waits for room here would come behind that, unmarked."""
+    upstream.held = []
+    await gateway.outbox.put(gateway.broker("fake"), "", [message()], "")
+    await until(lambda: upstream.published)
+    lane = gateway.outbox.sender._lanes["fake"]
+    stopping = asyncio.create_task(gateway.outbox.sender.stop("fake", 60.0))
+    await asyncio.sleep(0.02)
+    stopping.cancel()
+    gateway.outbox.sender.lost("fake")
+    await asyncio.sleep(0.02)
+    assert not lane.busy
+    assert all(future.cancelled() for future in upstream.held)
+    await gateway.ledger.outbox.release()  # the lease is not lost here
+    upstream.held = None
+    await gateway.outbox.sender.start("fake")
+
+
 async def test_a_fault_of_ours_keeps_nothing_back(
     gateway: Gateway, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:

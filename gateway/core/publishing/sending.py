@@ -147,8 +147,11 @@ class OutboxSender:
         """Send no more for this broker; what is on its way has ``within`` seconds, and is in doubt after that."""
         lane = self._lanes.pop(name, None)
         if lane is not None and lane.task is not None:
-            await asyncio.wait([lane.task], timeout=within)
-            await _ended(lane.task)
+            try:
+                await asyncio.wait([lane.task], timeout=within)
+            finally:  # also where it is lost meanwhile, and nobody waits for its end
+                lane.task.cancel()
+            await asyncio.wait([lane.task])
             if lane.batch:
                 try:
                     async with asyncio.timeout(within + GRACE):
