@@ -131,3 +131,35 @@ async def test_the_keys_of_a_lost_lease_are_not_ended(tmp_path: Path, fake: Fake
     assert isinstance(answer, StoredAnswer)
     await gateway.close(1.0)
     await ledger.close()
+
+
+async def test_what_comes_to_be_in_doubt_at_the_last_look_is_taken_over(
+    tmp_path: Path, fake: FakeUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger says so only once. Nobody else would look before the next process is found dead."""
+    ledger = await Ledger.open(sqlite_ledger(tmp_path), LedgerSettings(shard_lease=60.0), owner="test")
+    gateway = Gateway(ledger, {"fake": fake}, Metrics("test"), ack_key=b"k" * 32)
+    await gateway.start()
+    await gateway.outbox.sender.recovered()
+    assert await ledger.claim_key("alice", "k", b"f" * 32, [intent()]) == New()
+    take_over, looks = ledger.outbox.take_over, 0
+
+    async def late(limit: int) -> list[OutboxEntry]:
+        nonlocal looks
+        looks += 1
+        found = await take_over(limit)
+        if looks == 1:
+            lost = ledger.lease
+            ledger._writer._abandoned = ledger._writer._lease
+            ledger._writer._lose()
+            while ledger.lease in (lost, NO_LEASE):
+                await asyncio.sleep(0.01)
+        return found
+
+    monkeypatch.setattr(ledger.outbox, "take_over", late)
+    gateway.outbox.sender.recover_soon()
+    async with asyncio.timeout(10):
+        await gateway.outbox.sender.recovered()
+    assert len(fake.published) == 1
+    await gateway.close(1.0)
+    await ledger.close()

@@ -118,6 +118,8 @@ class OutboxSender:
         self._wake = asyncio.Event()
         self._runner: asyncio.Task[None] | None = None
         self._recovery: asyncio.Task[None] | None = None
+        self._is_asked_again = False
+        """More may have come to be in doubt than the look under way finds."""
 
     def owns(self, broker: str) -> bool:
         """Whether this process sends what is due at the broker."""
@@ -372,6 +374,7 @@ class OutboxSender:
 
     def recover_soon(self) -> None:
         """Take over what dead processes held for requests, in the background."""
+        self._is_asked_again = True
         if self._recovery is None or self._recovery.done():
             self._recovery = asyncio.get_running_loop().create_task(self._recover(), name="resolve in doubt")
 
@@ -396,13 +399,14 @@ class OutboxSender:
         count = 0
         waited: set[str] = set()
         while True:
+            self._is_asked_again = False
             try:
                 entries = await self._ledger.outbox.take_over(BATCH)
             except LedgerUnavailable as error:
                 log("ledger.in_doubt_waits", logging.WARNING, detail=str(error))
                 await clock.sleep(endings.PAUSE_MAX)
                 continue
-            if not entries:
+            if not entries and not self._is_asked_again:
                 break
             claimed = self._ledger.lease
             count += len(entries)
