@@ -20,7 +20,7 @@ from sqlalchemy import exc
 
 from gateway.budgets import Holdings
 from gateway.config import LedgerSettings, RetentionSettings
-from gateway.errors import EntriesRefused, GatewayError, LedgerDamaged, LedgerUnavailable
+from gateway.errors import CommitUnknown, EntriesRefused, GatewayError, LedgerDamaged, LedgerUnavailable
 from gateway.ledger import resources
 from gateway.ledger.access.api_keys import ApiKeys
 from gateway.ledger.access.audit import Audit
@@ -64,6 +64,7 @@ from gateway.ledger.writing.records import (
     StoredAnswer,
     StoredMessage,
     Timeline,
+    Unknown,
 )
 from gateway.ledger.writing.states import EventKind
 from gateway.ledger.writing.writer import CLOSED, Writer, WriterEvents
@@ -401,14 +402,22 @@ class Ledger:
 
         Raises:
             LedgerUnavailable, EntriesRefused: nothing was written; do not publish. LedgerFull: its disk is.
+            CommitUnknown: it may have been, and is in doubt then; do not publish.
         """
         self.disk.check(sum([len(intent.payload) for intent in intents]))
-        claim: KeyClaim = await self._writer.submit(
-            Claim(self._loop.create_future(), client, key, fingerprint, intents, older)
-        )
+        call = Claim(self._loop.create_future(), client, key, fingerprint, intents, older)
+        claim: KeyClaim = await self._writer.submit(call)
         if isinstance(claim, New):
             self.on_keys(client, 1)
+        if (error := self.doubt(claim, call.lease)) is not None:
+            raise error
         return claim
+
+    def doubt(self, claim: KeyClaim | GatewayError, lease: ShardLease | None) -> CommitUnknown | None:
+        """Return the error of a claim whose lease was lost before its caller hears of it: the key is in doubt."""
+        if isinstance(claim, New | Unknown) and lease != self.lease:
+            return CommitUnknown("the lease under which the Idempotency-Key was claimed is lost")
+        return None
 
     async def finish_key(
         self,

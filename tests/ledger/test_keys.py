@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from gateway.errors import EntriesRefused
+from gateway.errors import CommitUnknown, EntriesRefused, LedgerUnavailable
 from gateway.ledger import (
     EndedKey,
     EventKind,
@@ -21,9 +22,11 @@ from gateway.ledger import (
     RunningRequest,
     StoredAnswer,
     Unknown,
+    Wanted,
 )
 from gateway.ledger.db.engine import Database
-from gateway.ledger.writing.calls import Claim, key_digest
+from gateway.ledger.db.shards import Fenced, ShardLease
+from gateway.ledger.writing.calls import Claim, Task, key_digest
 from tests.ledger.conftest import NOW, Clock, Open, accepted, entry, intent, new_id, published
 
 FINGERPRINT = b"\x00" * 32
@@ -336,3 +339,41 @@ async def test_what_was_claimed_under_an_earlier_lease_is_lost(open_ledger: Open
     timeline = await ledger.timeline(one)
     assert timeline is not None
     assert [event.kind for event in timeline.events][-1] is EventKind.CONFIRMED
+
+
+def sleep_through_the_loss_of_the_lease(ledger: Ledger) -> None:
+    """Nothing runs on the loop until the writer has lost its lease and got another one."""
+    leased = threading.Event()
+
+    def fenced(connection: Any, lease: ShardLease) -> None:
+        raise Fenced
+
+    for run in (fenced, lambda connection, lease: leased.set()):
+        call = Task(asyncio.get_running_loop().create_future(), run)
+        call.future.add_done_callback(lambda done: done.exception())
+        ledger._writer._put((call,))
+    assert leased.wait(30)
+
+
+async def test_a_claim_that_is_heard_of_when_its_lease_is_lost_is_in_doubt(open_ledger: Open) -> None:
+    """The process slept behind the commit. Under the next lease it takes over the key, as of one that died."""
+    ledger = await open_ledger(shard_lease=60.0)
+    claiming = asyncio.create_task(claim(ledger, "k", intent(new_id())))
+    many = asyncio.create_task(ledger.keyring.claim("shop", [Wanted("m", FINGERPRINT, [intent(new_id())])]))
+    await asyncio.sleep(0)
+    sleep_through_the_loss_of_the_lease(ledger)
+    with pytest.raises(CommitUnknown):
+        await claiming
+    assert [type(error) for error in await many] == [CommitUnknown]
+
+
+async def test_what_is_taken_over_and_heard_of_when_the_lease_is_lost_is_not_held(open_ledger: Open) -> None:
+    dead = await open_ledger("dead")
+    assert await claim(dead, "k", intent(new_id())) == New()
+    await dead.close()
+    ledger = await open_ledger(shard_lease=60.0)
+    taking = asyncio.create_task(ledger.outbox.take_over())
+    await asyncio.sleep(0)
+    sleep_through_the_loss_of_the_lease(ledger)
+    with pytest.raises(LedgerUnavailable):
+        await taking

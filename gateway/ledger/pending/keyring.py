@@ -70,15 +70,13 @@ class Keyring:
         """
         self._ledger.disk.check()
         loop = get_running_loop()
-        found = await self._ledger.submit_all(
-            [
-                Claim(loop.create_future(), client, each.key, each.fingerprint, each.intents, each.older)
-                for each in wanted
-            ]
-        )
+        calls = [
+            Claim(loop.create_future(), client, each.key, each.fingerprint, each.intents, each.older) for each in wanted
+        ]
+        found = await self._ledger.submit_all(calls)
         if count := sum(isinstance(claim, New) for claim in found):
             self._ledger.on_keys(client, count)
-        return found
+        return [self._ledger.doubt(claim, call.lease) or claim for call, claim in zip(calls, found, strict=True)]
 
     async def end(self, client: str, ended: Sequence[EndedKey]) -> list[GatewayError | None]:
         """End claims: what ``finish_key``, ``free_key`` or ``unknown_key`` would have raised for each, in order.

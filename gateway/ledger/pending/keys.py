@@ -239,7 +239,7 @@ class KeyStatements:
         new = []
         for (key_id,) in made:
             claim = first.pop(key_id)
-            claim.result = New()
+            claim.result, claim.lease = New(), lease
             new.append(claim)
         if first:
             expired: list[bytes] = []
@@ -262,7 +262,7 @@ class KeyStatements:
             names = {row.id: (text(row.client), text(row.key)) for _, row in unknown}
             taken = self._take(connection, names, mine | {"expires": times["expires"]})
             for claim, row in unknown:
-                claim.result = Unknown(_message_ids(row), tuple(taken[row.id]))
+                claim.result, claim.lease = Unknown(_message_ids(row), tuple(taken[row.id])), lease
             deferred += first.values()  # gone between the two statements
         return new, deferred
 

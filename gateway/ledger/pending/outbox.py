@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import msgspec
 import sqlalchemy as sa
 
-from gateway.errors import KeyRunning
+from gateway.errors import KeyRunning, LedgerUnavailable
 from gateway.ledger.db.batch import RowBatch, select_rows
 from gateway.ledger.db.checksums import DAMAGED, checksum, is_sound
 from gateway.ledger.db.encoding import document, octets, parse, text
@@ -228,6 +228,8 @@ class OutboxRows:
 class OutboxAccess(Protocol):
     """The ledger, as this part sees it."""
 
+    @property
+    def lease(self) -> ShardLease: ...
     async def submit(self, call: WriterCall) -> Any: ...
     async def task(self, run: Callable[[sa.Connection, ShardLease], Any]) -> Any: ...
     async def read(self, run: Callable[[sa.Connection], Any]) -> Any: ...
@@ -322,16 +324,23 @@ class OutboxStore:
         Messages without a key end as ``unknown`` here: nobody can repeat them. Those of a key are returned, at most
         ``limit`` of them: now this process's, with ``attempt`` one higher, to be sent again with the same id, recorded
         as ``resent`` and settled with their key.
+
+        Raises:
+            LedgerUnavailable: nothing was taken over, or it is in doubt again, as the lease is lost.
         """
 
-        def take_over(connection: sa.Connection, lease: ShardLease) -> list[OutboxEntry]:
+        def take_over(connection: sa.Connection, lease: ShardLease) -> tuple[ShardLease, list[OutboxEntry]]:
             now = self._now()
             plain = self._keys.plain_in_doubt(connection, limit, now)
             self._append(connection, lease, plain)
             found = self._keys.take_in_doubt(connection, lease, limit, now)
-            return found if found or len(plain) < limit else take_over(connection, lease)
+            return (lease, found) if found or len(plain) < limit else take_over(connection, lease)
 
-        found: list[OutboxEntry] = await self._ledger.task(take_over)
+        lease: ShardLease
+        found: list[OutboxEntry]
+        lease, found = await self._ledger.task(take_over)
+        if found and lease != self._ledger.lease:
+            raise LedgerUnavailable("the lease under which it was taken over is lost")
         return found
 
     async def claim(self, limit: int, brokers: Collection[str]) -> list[OutboxEntry]:
