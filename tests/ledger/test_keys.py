@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from gateway.errors import CommitUnknown, EntriesRefused, LedgerUnavailable
 from gateway.ledger import (
@@ -26,7 +27,8 @@ from gateway.ledger import (
 )
 from gateway.ledger.db.engine import Database
 from gateway.ledger.db.shards import Fenced, ShardLease
-from gateway.ledger.writing.calls import Claim, Task, key_digest
+from gateway.ledger.writing import writer as module
+from gateway.ledger.writing.calls import Claim, SettleKey, Task, key_digest
 from tests.ledger.conftest import NOW, Clock, Open, accepted, entry, intent, new_id, published
 
 FINGERPRINT = b"\x00" * 32
@@ -377,3 +379,29 @@ async def test_what_is_taken_over_and_heard_of_when_the_lease_is_lost_is_not_hel
     sleep_through_the_loss_of_the_lease(ledger)
     with pytest.raises(LedgerUnavailable):
         await taking
+
+
+async def test_what_cannot_be_given_back_now_is_given_back_later(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its caller went away: nobody else knows of it, so that it would be running for as long as the process lives."""
+    one = intent(new_id())
+    write, failed = ledger._group.write, []
+
+    def away(connection: Any, lease: ShardLease, calls: Any, now: int) -> Any:
+        if not failed and any(isinstance(call, SettleKey) for call in calls):
+            failed.append(calls)
+            raise sa.exc.OperationalError("", {}, Exception("the ledger is locked"))
+        return write(connection, lease, calls, now)
+
+    monkeypatch.setattr(ledger._group, "write", away)
+    monkeypatch.setattr(module, "AGAIN", 0.01)
+    claiming = asyncio.create_task(claim(ledger, "k", one))
+    await asyncio.sleep(0)
+    claiming.cancel()
+    await asyncio.wait([claiming])
+    async with asyncio.timeout(10):
+        while await state(ledger, one.message_id) is not MessageState.NOT_SENT:
+            await asyncio.sleep(0.01)
+    assert failed
+    assert await claim(ledger, "k", intent(new_id())) == New()

@@ -37,7 +37,7 @@ from gateway.ledger.writing.calls import GROUP_OCTETS, Claim, Hand, SettleKey, T
 from gateway.ledger.writing.dividing import partly
 from gateway.ledger.writing.group import NOTHING, GroupCommit
 from gateway.ledger.writing.places import Places
-from gateway.ledger.writing.records import LogEntry, New, Unknown
+from gateway.ledger.writing.records import KeyLost, LogEntry, New, Unknown
 from gateway.ledger.writing.states import EventKind
 from gateway.runtime.clock import clock, monotonic_time
 from gateway.runtime.threads import threads
@@ -55,7 +55,7 @@ ASKED = 3
 COSTLY = 1.0
 """A write that fails after this many seconds is not tried at once for each of those that wait beside it."""
 AGAIN = 1.0
-"""Pause before the lease is renewed where that failed, in seconds."""
+"""Pause before the lease is renewed, or a claim given back, where that failed, in seconds."""
 
 
 class BadRow(Exception):
@@ -248,6 +248,8 @@ class Writer:
 
     def _give_back(self, call: WriterCall) -> None:
         """The caller of a claim went away before it got its answer, so nobody knows of what it claimed."""
+        if self.closed:  # it is in doubt when the shard is given back
+            return
         future: asyncio.Future[Any] = self._loop.create_future()
         end: WriterCall
         if isinstance(call, Claim) and isinstance(call.result, New | Unknown):
@@ -255,15 +257,20 @@ class Writer:
             if isinstance(call.result, New):
                 ending = FREE
                 entries = [LogEntry(each.message_id, EventKind.NOT_SENT, each.at, each.broker) for each in call.intents]
-            end = SettleKey(future, call.client, call.key, ending, entries)
+            end = SettleKey(future, call.client, call.key, ending, entries, claimed=call.lease)
         elif isinstance(call, Hand) and call.result:
             end = call.given_back(future, int(self._clock() * 1_000_000))
         else:
             return
-        future.add_done_callback(lambda done: done.exception())  # the next process, or the end of the lease, will do
+        future.add_done_callback(lambda done: self._given_back(call, done.exception()))
         end.places = end.rows
         self.places.add(end.holder, end.places)
         self._put((end,))
+
+    def _given_back(self, call: WriterCall, error: BaseException | None) -> None:
+        """Try again where the ledger was away: nobody else ends the claim while this process and its lease live."""
+        if isinstance(error, LedgerUnavailable) and not isinstance(error, KeyLost):
+            self._loop.call_later(AGAIN, self._give_back, call)
 
     # ------------------------------------------------------------------------------------------ on the thread
 
