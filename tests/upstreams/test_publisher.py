@@ -400,6 +400,29 @@ async def test_what_would_fit_into_the_line_waits_for_the_one_before_it(
         assert "too many" in str(full.exception())
 
 
+async def test_what_has_room_waits_for_the_one_before_it(
+    broker: FakeBroker, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lines are full of what goes to another exchange, and what is in flight leaves room for what is small."""
+    monkeypatch.setattr(waiting, "WAITING_WINDOWS", 1)
+    upstream = await start(broker, publish_window_octets=100)
+    for exchange in ("", "amq.direct"):
+        await upstream.publish(exchange, "k", Message())
+    held = Held(broker)
+    others = [upstream.publish_nowait("", "k", Message(bytes(size))) for size in (60, 60, 40)]
+    futures = [
+        upstream.publish_nowait("amq.direct", "k", Message(bytes(size)), order=order)
+        for size, order in ((50, "a"), (10, "a"), (10, "b"))
+    ]
+    assert [future.done() for future in futures] == [True, True, False]
+    for index in range(4):
+        await until(lambda at=index: len(held.got) > at)  # type: ignore[misc]
+        held.confirm(index, index)
+    await asyncio.gather(*others, futures[2])
+    for full in futures[:2]:
+        assert "too many" in str(full.exception())
+
+
 async def test_blocked(broker: FakeBroker, start: Start) -> None:
     upstream, held = await start(broker, publish_window=1), Held(broker)
     pending = upstream.publish_nowait("", "k", Message())

@@ -250,7 +250,7 @@ class Publisher:
         entry.used_at = now
         outlet = entry.outlets[0] if len(entry.outlets) == 1 else entry.outlet(order)
         deadline = now + (CONFIRM_TIMEOUT if timeout is None else timeout)
-        if outlet.line or not self._has_room(outlet, len(message.body), now):
+        if outlet.line or not self._has_room(outlet, len(message.body), now) or order in self._waiting.turned_away:
             if self._waiting.add(outlet, (future, deadline, routing_key, message, immediate, order)):
                 self._prepare(outlet)
         else:

@@ -32,7 +32,7 @@ class WaitingRoom:
         self._broker = broker
         self._octets = 0
         self._octets_max = WAITING_WINDOWS * window_octets
-        self._turned_away: set[str] = set()
+        self.turned_away: set[str] = set()
         """Orders of which one found no room in this turn of the event loop."""
 
     def __bool__(self) -> bool:
@@ -43,12 +43,12 @@ class WaitingRoom:
         size = len(item[3].body)
         order = item[5]
         is_full = self.count >= WAITING_MAX or (self._octets and self._octets + size > self._octets_max)
-        if is_full or order in self._turned_away:
+        if is_full or order in self.turned_away:
             item[0].set_exception(BrokerUnavailable(f"broker {self._broker}: too many publishes wait for room"))
             if order is not None:
-                if not self._turned_away:
-                    asyncio.get_running_loop().call_soon(self._turned_away.clear)
-                self._turned_away.add(order)
+                if not self.turned_away:
+                    asyncio.get_running_loop().call_soon(self.turned_away.clear)
+                self.turned_away.add(order)
             return False
         outlet.line.append(item)
         self.outlets[outlet] = None
