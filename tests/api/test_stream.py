@@ -36,6 +36,16 @@ async def test_a_result_for_each_line_in_order(client: httpx.AsyncClient, upstre
     assert [sent.body for _, _, sent in upstream.published] == [str(n).encode() for n in range(2500)]
 
 
+async def test_a_line_for_later_has_no_other_overtake_those_behind_it(
+    client: httpx.AsyncClient, upstream: FakeUpstream
+) -> None:
+    """The ledger is asked for the first group only."""
+    first = line(payload="later", delay_seconds=3600)
+    results = await post(client, first + b"".join(line(payload=str(n)) for n in range(stream.GROUP_MAX + 10)))
+    assert [result["status"] for result in results] == [202] + [200] * (stream.GROUP_MAX + 10)
+    assert [sent.body for _, _, sent in upstream.published] == [str(n).encode() for n in range(stream.GROUP_MAX + 10)]
+
+
 async def test_lines_that_come_in_pieces(client: httpx.AsyncClient, upstream: FakeUpstream) -> None:
     whole = line(payload="1") + b"\n\r\n" + line(payload="2") + line(payload="3").rstrip()
 

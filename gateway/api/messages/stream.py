@@ -98,6 +98,8 @@ async def _read(call: Call, under_way: asyncio.Queue[Task[list[BatchResult]] | N
                 except asyncio.CancelledError:
                     await asyncio.gather(task, return_exceptions=True)  # it is in nobody else's hands
                     raise
+                if not later and len({item.not_before is None for item in group if isinstance(item, Publication)}) > 1:
+                    await asyncio.wait([task])  # it stores what is for later first: the next group would overtake it
     except asyncio.CancelledError:
         raise  # nobody takes anything out of the queue any more, so that its end must not wait for room
     except (ApiProblem, BudgetExceeded, Overloaded) as problem:
