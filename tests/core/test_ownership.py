@@ -420,6 +420,19 @@ async def test_one_piece_can_be_acquired_beyond_ones_share(rows: Rows, processes
     assert await first.ownership.owner("job", "nothing") is None
 
 
+async def test_what_is_lost_while_it_starts_is_not_acquired(rows: Rows, processes: list[Process]) -> None:
+    """A caller who hears that it is here looks for it, and answers that there is none."""
+    await begin(rows, processes, 1, [])
+    (process,) = processes
+    process.worker.there.add("new")
+    process.worker.slow.clear()
+    acquiring = asyncio.create_task(process.ownership.acquire("job", "new"))
+    await until(lambda: process.ownership.has("job", "new"))
+    process.ledger.on_fenced()
+    assert not await acquiring
+    process.worker.slow.set()
+
+
 async def test_another_process_says_that_a_name_stands_for_something_else(rows: Rows, processes: list[Process]) -> None:
     await begin(rows, processes, 1, ["a", "b"])
     (process,) = processes

@@ -248,7 +248,7 @@ class Ownership:
         if held is None:
             return False
         await held.tried.wait()
-        return not held.stopping
+        return group.held.get(name) is held and not held.stopping
 
     # -------------------------------------------------------------------------------------------- looking
 
