@@ -9,6 +9,7 @@ import pytest
 
 from gateway.amqp.message import Message, Properties
 from gateway.bridges import bridge as bridges
+from gateway.core.work import ownership
 from gateway.core.work.supervised import WantedState
 from gateway.errors import AccessRefused, LedgerUnavailable, NoSuchBridge
 from tests.bridges.conftest import Estate, bridge_settings, until
@@ -64,6 +65,27 @@ async def test_put_while_the_ledger_goes_away_leaves_a_bridge_that_runs(
     found = await estate.ledger.get_resource("bridge-wish", "b")
     assert found is not None
     assert found.spec == {"wish": "run"}
+
+
+async def test_a_start_that_is_tried_again_finds_it_running(estate: Estate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else there would be two of one name, and nobody would ever end the first."""
+    real, asked = estate.ledger.get_resource, 0
+
+    async def get(kind: str, name: str) -> Any:
+        nonlocal asked
+        asked += kind == "bridge"
+        if kind == "bridge" and asked == 2:  # behind the one of PUT
+            raise LedgerUnavailable("it is locked")
+        return await real(kind, name)
+
+    monkeypatch.setattr(ownership, "PAUSE_MIN", 0.05)
+    monkeypatch.setattr(estate.ledger, "get_resource", get)
+    await estate.bridge()
+    first = estate.bridges._here["b"]
+    await asyncio.sleep(0.3)
+    await estate.wait_for(state="running")
+    assert estate.bridges._here["b"] is first
+    assert (await estate.old.query_queue("in")).consumer_count == 1
 
 
 async def test_delete_while_the_ledger_goes_away(estate: Estate, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -240,7 +240,7 @@ class Supervisor(Generic[S, T, X]):
         """It is this process's from now on: run it, if that is what is wished for. Raises LedgerUnavailable."""
         try:
             found = await self._read(name)
-            if found is not None:
+            if found is not None and name not in self._here:  # else who changed it was quicker
                 self._start(self._make(found))
         except LedgerUnavailable:
             raise
