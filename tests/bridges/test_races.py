@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
 from gateway.amqp.message import Message, Properties
@@ -86,6 +87,38 @@ async def test_a_start_that_is_tried_again_finds_it_running(estate: Estate, monk
     await estate.wait_for(state="running")
     assert estate.bridges._here["b"] is first
     assert (await estate.old.query_queue("in")).consumer_count == 1
+
+
+@pytest.mark.parametrize("change", ["put", "refresh", "pause"])
+async def test_one_that_is_lost_and_taken_again_while_it_is_changed_runs_once(
+    estate: Estate, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    status = await estate.bridge()
+    await estate.wait_for(state="running")
+    first = estate.bridges._here["b"]
+    halt = first.halt
+
+    async def slow(within: float = 5.0) -> None:
+        await halt(within)
+        if estate.bridges._here.get("b") is first:
+            estate.gateway.ownership._fenced()
+            await until(lambda: "b" in estate.bridges._here)
+
+    monkeypatch.setattr(first, "halt", slow)
+    if change == "put":
+        await estate.bridges.put("b", bridge_settings(prefetch=7), status.etag)
+    elif change == "refresh":
+        spec = msgspec.to_builtins(bridge_settings(prefetch=7))
+        await estate.ledger.put_resource("bridge", "b", spec, None)
+        await estate.bridges.refresh("b")
+    else:
+        await estate.bridges.pause("b")
+    await until(lambda: not estate.gateway.ownership._tasks)
+    await asyncio.sleep(0.2)
+    state = "paused" if change == "pause" else "running"
+    await estate.wait_for(state=state)
+    assert (await estate.old.query_queue("in")).consumer_count == (0 if change == "pause" else 1)
+    assert estate.bridges._here["b"].settings.prefetch == (bridge_settings().prefetch if change == "pause" else 7)
 
 
 async def test_delete_while_the_ledger_goes_away(estate: Estate, monkeypatch: pytest.MonkeyPatch) -> None:

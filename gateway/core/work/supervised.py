@@ -273,6 +273,8 @@ class Supervisor(Generic[S, T, X]):
             if changed or (before is not None and found is not None and found.asked not in (None, before.wish)):
                 if before is not None:
                     await before.halt(HALT_WITHIN)
+                    if self._here.get(name) is not before:  # it was lost meanwhile, and may have been taken again
+                        return
                     self._forget(before)
                 if found is not None:
                     thing = self._make(found)
@@ -395,6 +397,7 @@ class Supervisor(Generic[S, T, X]):
             self._log("put", name, created=created)
             if before is not None:
                 await before.halt(HALT_WITHIN)
+            if before is not None and self._here.get(name) is before:  # else it was lost meanwhile
                 thing = self._make(SupervisedResource(name, settings, etag, asked=wish))
                 if self.has_moved(before.settings, settings):
                     await before.abandon_source(thing)
@@ -465,7 +468,8 @@ class Supervisor(Generic[S, T, X]):
             return found
 
     def _start(self, thing: T) -> None:
-        if not self._gateway.ownership.has(self.kind, thing.name):  # it was lost meanwhile
+        is_here = self._here.get(thing.name) is thing
+        if not (is_here and self._gateway.ownership.has(self.kind, thing.name)):  # it was lost meanwhile
             self._forget(thing)
         elif not self._closing:
             thing.start()
