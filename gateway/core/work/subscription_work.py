@@ -112,6 +112,9 @@ class SubscriptionWork(Generic[T]):
         except BaseException:
             self._drop(name)
             raise
+        if self._running.get(name) is not runner:  # it was lost while it began
+            runner.lost()
+            return
         log(f"{self.kind}.started", subscription=name)
 
     async def stop(self, name: str, within: float = STOP_WITHIN) -> None:
