@@ -216,12 +216,14 @@ class SubscriptionRegistry:
                 )
         self._own_queues.forget(name)
         await self._own_queues.ensure(name, settings)  # before it is there, so that nothing is missed once it is
-        _, created = await self._store.put(name, settings, condition)
-        if before is None or before.settings.paused != settings.paused:
-            await self._ledger.delete_resource(WISH, name, None)  # of before, or of another that had this name
-        if before is not None and before.settings != settings:
-            await self._own_queues.abandon(name, before.settings, settings)
-        self._changed(name)
+        try:
+            _, created = await self._store.put(name, settings, condition)
+            if before is None or before.settings.paused != settings.paused:
+                await self._ledger.delete_resource(WISH, name, None)  # of before, or of another that had this name
+            if before is not None and before.settings != settings:
+                await self._own_queues.abandon(name, before.settings, settings)
+        finally:  # where the ledger fails they may be stored all the same, and the next call finds nothing to change
+            self._changed(name)
         return await self.get(name), created
 
     async def delete(self, name: str, if_match: str | None) -> None:
@@ -255,9 +257,11 @@ class SubscriptionRegistry:
         self.forget(name)
         subscription = await self.get(name)
         if subscription.paused is not paused:
-            await self._ledger.put_resource(WISH, name, {"paused": paused}, None)
+            try:
+                await self._ledger.put_resource(WISH, name, {"paused": paused}, None)
+            finally:  # as in put
+                self._changed(name)
             log("subscription.state", subscription=name, state="paused" if paused else "active")
-            self._changed(name)
         return replace(subscription, paused=paused)
 
     def _changed(self, name: str) -> None:

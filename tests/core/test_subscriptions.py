@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import pytest
 
 from gateway.config import SubscriptionSettings
 from gateway.core import Gateway, subscriptions
-from gateway.errors import EtagMismatch, NoSuchBroker, NoSuchSubscription, ReadOnly
+from gateway.errors import (
+    CommitUnknown,
+    EtagMismatch,
+    LedgerUnavailable,
+    NoSuchBroker,
+    NoSuchSubscription,
+    ReadOnly,
+)
 from gateway.ledger import Ledger
 from gateway.observing.telemetry import Metrics
 from tests.core.fakes import FakeUpstream
@@ -63,3 +73,50 @@ async def test_settings_are_read_again_after_a_while(gateway: Gateway, monkeypat
     assert (await gateway.subscriptions.get("billing")).settings == ORDERS
     monkeypatch.setattr(subscriptions, "CACHE_SECONDS", 0.0)
     assert (await gateway.subscriptions.get("billing")).settings == OTHER
+
+
+@pytest.mark.parametrize("fails", ["put_resource", "delete_resource"])
+async def test_what_is_stored_though_its_put_fails_is_done(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    """A repeat changes nothing, and would tell nobody: its messages would stay in the queue until the next start."""
+    settings = SubscriptionSettings(broker="fake", queue="orders", lease="ledger", order_key="routing_key")
+    real = getattr(gateway.ledger, fails)
+    errors: list[LedgerUnavailable] = [CommitUnknown("cut off")]
+
+    async def away(*arguments: Any) -> Any:
+        found = await real(*arguments)
+        if errors:
+            raise errors.pop()
+        return found
+
+    monkeypatch.setattr(gateway.ledger, fails, away)
+    with pytest.raises(LedgerUnavailable):
+        await gateway.subscriptions.put("billing", settings, None)
+    again, created = await gateway.subscriptions.put("billing", settings, None)
+    assert (again.settings, created) == (settings, False)
+    async with asyncio.timeout(10):
+        while "billing" not in gateway.intakes._running:
+            await asyncio.sleep(0.01)
+
+
+async def test_what_is_paused_though_that_fails_is_paused(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = SubscriptionSettings(broker="fake", queue="orders", lease="ledger", order_key="routing_key")
+    await gateway.subscriptions.put("billing", settings, None)
+    async with asyncio.timeout(10):
+        while "billing" not in gateway.intakes._running:
+            await asyncio.sleep(0.01)
+        put_resource, errors = gateway.ledger.put_resource, [CommitUnknown("cut off")]
+
+        async def away(*arguments: Any) -> Any:
+            found = await put_resource(*arguments)
+            if errors:
+                raise errors.pop()
+            return found
+
+        monkeypatch.setattr(gateway.ledger, "put_resource", away)
+        with pytest.raises(CommitUnknown):
+            await gateway.subscriptions.pause("billing")
+        assert (await gateway.subscriptions.pause("billing")).paused
+        while "billing" in gateway.intakes._running:
+            await asyncio.sleep(0.01)
