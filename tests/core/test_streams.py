@@ -12,6 +12,7 @@ from gateway.config import SubscriptionSettings
 from gateway.core import Gateway, Pulled, SubscriptionResource
 from gateway.core.leasing import streams
 from gateway.core.leasing.streams import DeliveryStream, StreamReader
+from gateway.ledger import Ledger
 from gateway.ledger.pending.deliveries import DeliveryStore
 from gateway.upstreams import UpstreamState
 from tests.core.fakes import FakeUpstream
@@ -192,6 +193,25 @@ async def test_a_lost_channel_makes_room(gateway: Gateway, upstream: FakeUpstrea
     reader = read(billing, window=1)
     await until(lambda: len(reader.got) == 1)
     upstream.out[0].lose()
+    await until(lambda: len(reader.got) == 2)
+
+
+async def test_a_channel_that_is_lost_while_its_message_is_recorded_makes_room(
+    gateway: Gateway, upstream: FakeUpstream, read: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    billing = await subscribe(gateway, lease="broker")
+    await publish(gateway, 1)
+    record, lost = Ledger.record, False
+
+    async def slow(self: Ledger, *arguments: Any) -> Any:
+        nonlocal lost
+        if not lost:
+            lost = True
+            upstream.out[0].lose()
+        return await record(self, *arguments)
+
+    monkeypatch.setattr(Ledger, "record", slow)
+    reader = read(billing, window=1)
     await until(lambda: len(reader.got) == 2)
 
 
