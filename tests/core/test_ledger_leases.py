@@ -340,6 +340,36 @@ async def test_what_comes_again_while_a_pull_stores_it_is_there_once(
     assert not gateway.consuming.ledger_leases._backlogs["billing"].storing
 
 
+async def test_what_is_lost_while_a_pull_asks_the_ledger_is_not_stored(
+    gateway: Gateway, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its fetch is done, its channel dies, and another pull gets the message."""
+    billing = await subscribe(gateway)
+    claim = DeliveryStore.claim
+    is_slow, asking, may_go = False, asyncio.Event(), asyncio.Event()
+
+    async def slow(self: DeliveryStore, *arguments: Any, **options: Any) -> Any:
+        nonlocal is_slow
+        if is_slow:
+            is_slow = False
+            asking.set()
+            await may_go.wait()
+        return await claim(self, *arguments, **options)
+
+    monkeypatch.setattr(DeliveryStore, "claim", slow)
+    waiting = asyncio.create_task(pull(gateway, billing, wait=0.5))
+    await until(lambda: upstream.fetches == 1)
+    is_slow = True
+    gateway.consuming.backlogs["billing"].news()
+    await asking.wait()
+    await gateway.publish("fake", "", [message()])
+    await until(lambda: len(upstream.out) == 1)
+    upstream.out[0].lose()
+    assert len(await pull(gateway, billing)) == 1
+    may_go.set()
+    assert await waiting == []
+
+
 async def test_what_cannot_be_stored_goes_back(
     gateway: Gateway, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -308,6 +308,8 @@ class LedgerLeases(LedgerSettling, LeaseKind):
     ) -> list[Pulled]:
         """Store what came as handed out, and acknowledge it to the broker. A caller who goes away meanwhile does not
         stop that; what was stored for it goes back."""
+        # What was lost while the pull asked the ledger comes again, and another pull may have it.
+        deliveries = [delivery for delivery in deliveries if not delivery.lost]
         if not deliveries:
             return []
         work = asyncio.get_running_loop().create_task(
