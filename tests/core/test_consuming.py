@@ -22,6 +22,7 @@ from gateway.errors import (
     NotFound,
     Overloaded,
 )
+from gateway.fidelity import annotate
 from gateway.ledger import Ledger, MessageIds, id_text
 from gateway.observing.telemetry import Metrics
 from tests.core.fakes import FakeUpstream
@@ -191,6 +192,36 @@ async def test_a_dead_channel_loses_its_leases(
     assert results == ["LEASE_LOST", "SUCCESS"]
     await asyncio.sleep(0.05)
     assert (await events(gateway, first))[-1] == "lease_lost"
+
+
+async def test_what_is_lost_before_it_is_leased_is_not_handed_out(
+    gateway: Gateway, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its channel dies while another message is discarded, and another pull gets it."""
+    settings = SubscriptionSettings(
+        broker="fake", queue="orders", filter=SubscriptionFilter(selector="colour = 'red'"), unmatched="discard"
+    )
+    red, _ = await gateway.subscriptions.put("red", settings, None)
+    for body, colour in ((b"unwanted", "blue"), (b"wanted", "red")):
+        given = Message(body, annotate(Properties(headers={"colour": colour}), id=id_text(MessageIds()())))
+        upstream.queues["orders"].ready.append((given, "", "orders", False))
+    record = Ledger.record
+    discarding, may_go = asyncio.Event(), asyncio.Event()
+
+    async def slow(self: Ledger, *arguments: Any) -> Any:
+        if not discarding.is_set():
+            discarding.set()
+            await may_go.wait()
+        return await record(self, *arguments)
+
+    monkeypatch.setattr(Ledger, "record", slow)
+    waiting = asyncio.create_task(pull(gateway, red))
+    await discarding.wait()
+    upstream.out[1].lose()
+    (item,) = await pull(gateway, red)
+    may_go.set()
+    assert await waiting == []
+    assert await statuses(gateway.consuming.acknowledge(red, [item.lease.ack_id])) == ["SUCCESS"]
 
 
 async def test_a_lease_that_is_lost_without_a_word(

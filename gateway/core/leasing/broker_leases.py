@@ -114,8 +114,6 @@ class BrokerLeases(LeaseKind):
                 for delivery in deliveries:
                     settle(delivery, Settlement.RELEASE)
                 raise
-            if arrivals.filter.wants_all and (found or not fetched):
-                return found
             if unwanted:
                 try:
                     await turn_away(self._parts, arrivals, subscription, unwanted)
@@ -123,6 +121,7 @@ class BrokerLeases(LeaseKind):
                     _release(found)
                     raise
                 self._count(upstream.name, "filtered", len(unwanted))
+            found = [arrival for arrival in found if not arrival.delivery.lost]  # another pull may have it by now
             over = self._draining.done() or (gone is not None and gone.done())
             if found or not fetched or over or (not wait and len(fetched) < wanted):
                 return found
@@ -169,9 +168,6 @@ class BrokerLeases(LeaseKind):
             upstream.settings.lease_max,
             client,
         )
-        if delivery.lost:
-            self._leases.end(lease, End.LOST)
-            self.lost(lease)
         return Pulled(lease, arrival.id, None, delivery, arrival.first, arrival.resent, redelivered)
 
     def _delivered(self, arrivals: Arrivals, found: Sequence[Arrival], pulled: Sequence[Pulled]) -> list[LogEntry]:
