@@ -469,6 +469,31 @@ async def test_a_change_that_comes_as_it_is_handed_over_begins_nothing(estate: E
     assert not estate.pushes.here("s")
 
 
+async def test_what_is_lost_while_it_starts_over_begins_nothing(
+    estate: Estate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backlog = DeliveryStore.backlog
+    asking, may_go = asyncio.Event(), asyncio.Event()
+
+    async def slow(self: DeliveryStore, subscription: str) -> Any:
+        asking.set()
+        await may_go.wait()
+        return await backlog(self, subscription)
+
+    estate.receivers.put("e")
+    await estate.subscribe()
+    monkeypatch.setattr(DeliveryStore, "backlog", slow)
+    found = await estate.gateway.subscriptions.get("s")
+    await estate.gateway.subscriptions.put("s", msgspec.structs.replace(found.settings, prefetch=7), found.etag)
+    await asking.wait()
+    estate.pushes.lost("s")
+    may_go.set()
+    await estate.publish(b"x")
+    await asyncio.sleep(0.1)
+    assert not estate.pushes.here("s")
+    assert (estate.receivers.requests, await estate.depth()) == ({}, 1)
+
+
 async def test_what_is_claimed_and_under_way_is_bounded_in_bytes(
     estate: Estate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
