@@ -108,10 +108,16 @@ class Targets:
     async def join(self, name: str, line: PushSource) -> PushTarget:
         """Have a line served by an endpoint. One that is not there, or cannot be read now, holds its lines."""
         target = self._targets.get(name)
-        if target is None:
-            target = self._targets[name] = PushTarget(name, self)
-            await target.reload()
-        target.lines.append(line)
+        if target is not None:
+            target.lines.append(line)
+            return target
+        target = self._targets[name] = PushTarget(name, self)
+        target.lines.append(line)  # others join and leave while it is read: without lines it would be forgotten
+        try:
+            await asyncio.shield(self.run(target.reload()))  # for those others, where this line is cancelled
+        except BaseException:
+            await self.cut(target, line)
+            raise
         return target
 
     async def cut(self, target: PushTarget, line: PushSource) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from gateway.amqp.message import Message, Properties
 from gateway.amqp.operations import Settlement
+from gateway.config import SubscriptionSettings
 from gateway.core.sources import intake
 from gateway.core.sources.stored import open_envelope
 from gateway.core.work import subscription_work
@@ -25,6 +26,7 @@ from gateway.webhooks.attempts import replies
 from gateway.webhooks.attempts.forms import PushedMessage
 from gateway.webhooks.attempts.outcomes import PushOutcomes
 from gateway.webhooks.attempts.sender import SendOutcome
+from gateway.webhooks.endpoint import Endpoint
 from gateway.webhooks.states import PushState
 from tests.webhooks.pushed import Estate, until
 
@@ -492,6 +494,36 @@ async def test_what_is_lost_while_it_starts_over_begins_nothing(
     await asyncio.sleep(0.1)
     assert not estate.pushes.here("s")
     assert (estate.receivers.requests, await estate.depth()) == ({}, 1)
+
+
+@pytest.mark.parametrize("ends", ["s", "t"])
+async def test_one_of_two_that_ends_while_their_endpoint_is_read(
+    estate: Estate, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    get = estate.receivers.get
+    reading, may_go = asyncio.Event(), asyncio.Event()
+
+    async def slow(name: str) -> Endpoint:
+        reading.set()
+        await may_go.wait()
+        return await get(name)
+
+    estate.receivers.put("e")
+    monkeypatch.setattr(estate.receivers, "get", slow)
+    for name in ("s", "t"):
+        await estate.upstream.declare_queue(name)
+        settings = SubscriptionSettings(broker="b", queue=name, push="e")
+        await estate.gateway.subscriptions.put(name, settings, None)
+        await reading.wait()
+    await until(lambda: estate.pushes.here("t"))
+    await asyncio.sleep(0.05)
+    ownership = estate.gateway.ownership
+    await ownership._hand_over(ownership._groups["push"], [ends], 1.0)
+    may_go.set()
+    await ownership.review("push")
+    for name in ("s", "t"):
+        await estate.publish(name.encode(), queue=name)
+    await until(lambda: sorted(estate.receivers.bodies()) == [b"s", b"t"])
 
 
 async def test_what_is_claimed_and_under_way_is_bounded_in_bytes(
