@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from gateway.amqp.message import Message, Properties
@@ -21,6 +22,7 @@ from gateway.ledger.logs.log import Logs
 from gateway.ledger.logs.logged import Log
 from gateway.taps import TapState, flow
 from gateway.taps.flow import TapFlow
+from gateway.taps.tap import Tap
 from gateway.upstreams import Delivery
 from gateway.versions import VERSION_NAMES
 from tests.taps.conftest import House, unmarked_copies, until
@@ -526,6 +528,61 @@ async def test_a_pause_outlives_the_gateway(house: House) -> None:
     await house.taps.resume("t")
     await house.wait_for(spooled=3)
     assert await house.bodies() == sent
+
+
+async def test_what_is_lost_and_taken_again_as_it_is_resumed_runs_once(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await house.tap()
+    await house.taps.pause("t")
+    keep = house.taps._keep_wish
+    keeping, may_go = asyncio.Event(), asyncio.Event()
+
+    async def slow(tap: Tap) -> None:
+        await keep(tap)
+        keeping.set()
+        await may_go.wait()
+
+    monkeypatch.setattr(house.taps, "_keep_wish", slow)
+    resuming = asyncio.create_task(house.taps.resume("t"))
+    await keeping.wait()
+    before = house.taps._here["t"]
+    house.taps.lose("t")
+    await house.taps.take("t")
+    may_go.set()
+    await resuming
+    assert before._flow is None
+    await house.wait_for(state=TapState.RUNNING)
+
+
+@pytest.mark.parametrize("change", ["refresh", "put"])
+async def test_what_is_lost_and_taken_again_as_it_starts_over_runs_once(
+    house: House, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    status = await house.tap()
+    halt = Tap.halt
+    halting, may_go = asyncio.Event(), asyncio.Event()
+
+    async def slow(self: Tap, within: float = 1.0) -> None:
+        halting.set()
+        await may_go.wait()
+        await halt(self, within)
+
+    monkeypatch.setattr(Tap, "halt", slow)
+    other = house.settings(prefetch=7)
+    if change == "put":
+        changing: asyncio.Task[Any] = asyncio.create_task(house.taps.put("t", other, status.etag))
+    else:
+        await house.ledger.put_resource("tap", "t", msgspec.to_builtins(other), None)
+        changing = asyncio.create_task(house.taps.refresh("t"))
+    await halting.wait()
+    house.taps.lose("t")
+    await house.taps.take("t")
+    taken = house.taps._here["t"]
+    may_go.set()
+    await changing
+    assert house.taps._here["t"] is taken
+    assert (await house.wait_for(state=TapState.RUNNING)).settings.prefetch == 7
 
 
 # ------------------------------------------------------------------------------------- until the depth is taken

@@ -273,8 +273,9 @@ class Supervisor(Generic[S, T, X]):
             if changed or (before is not None and found is not None and found.asked not in (None, before.wish)):
                 if before is not None:
                     await before.halt(HALT_WITHIN)
-                    if self._here.get(name) is not before:  # it was lost meanwhile, and may have been taken again
-                        return
+                if self._here.get(name) is not before:
+                    return  # lost meanwhile, and perhaps taken again
+                if before is not None:
                     self._forget(before)
                 if found is not None:
                     thing = self._make(found)
