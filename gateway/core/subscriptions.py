@@ -76,6 +76,8 @@ class SubscriptionRegistry:
         check_all(configured)
         self._store = ResourceStore(ledger, SUBSCRIPTION_RESOURCE, configured)
         self._cache: dict[str, tuple[float, SubscriptionResource]] = {}
+        self._forgets = 0
+        """How often something was forgotten: what was read before that may be out of date."""
 
     # ---------------------------------------------------------------------------------------------- reading
 
@@ -85,6 +87,7 @@ class SubscriptionRegistry:
         cached = self._cache.get(name)
         if cached is not None and now - cached[0] < CACHE_SECONDS:
             return cached[1]
+        forgets = self._forgets
         subscription = self._configured(name)
         if subscription is None:
             row = await self._store.row(name)
@@ -94,13 +97,15 @@ class SubscriptionRegistry:
             subscription = _of_row(row)
         wish = await self._ledger.get_resource(WISH, name)
         subscription = _with_wish(subscription, wish.spec["paused"] if wish is not None else None)
-        if len(self._cache) >= CACHED_MAX:
-            self._cache.clear()
-        self._cache[name] = now, subscription
+        if forgets == self._forgets:
+            if len(self._cache) >= CACHED_MAX:
+                self._cache.clear()
+            self._cache[name] = now, subscription
         return subscription
 
     def forget(self, name: str) -> None:
         """Another process changed it: read it again."""
+        self._forgets += 1
         self._cache.pop(name, None)
 
     async def page(self, cursor: str | None, limit: int) -> tuple[list[SubscriptionResource], str | None]:

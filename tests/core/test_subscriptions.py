@@ -120,3 +120,29 @@ async def test_what_is_paused_though_that_fails_is_paused(gateway: Gateway, monk
         assert (await gateway.subscriptions.pause("billing")).paused
         while "billing" in gateway.intakes._running:
             await asyncio.sleep(0.01)
+
+
+async def test_what_was_read_before_a_change_is_not_remembered_after_it(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await gateway.subscriptions.put("s", ORDERS, None)
+    read = Ledger.get_resource
+    is_slow, reading, may_go = True, asyncio.Event(), asyncio.Event()
+
+    async def slow(self: Ledger, *arguments: Any) -> Any:
+        nonlocal is_slow
+        found = await read(self, *arguments)
+        if is_slow and arguments == (subscriptions.WISH, "s"):
+            is_slow = False
+            reading.set()
+            await may_go.wait()
+        return found
+
+    monkeypatch.setattr(Ledger, "get_resource", slow)
+    gateway.subscriptions.forget("s")
+    before = asyncio.create_task(gateway.subscriptions.get("s"))
+    await reading.wait()
+    await gateway.subscriptions.pause("s")
+    may_go.set()
+    assert not (await before).paused
+    assert (await gateway.subscriptions.get("s")).paused
