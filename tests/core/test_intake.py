@@ -154,6 +154,32 @@ async def test_a_crash_between_commit_and_acknowledgement(
     assert backlog.waiting == 3
 
 
+@pytest.mark.parametrize("is_lost", [False, True])
+async def test_what_comes_while_its_consumer_closes_is_not_counted_as_held(
+    gateway: Gateway, upstream: FakeUpstream, start: Start, monkeypatch: pytest.MonkeyPatch, is_lost: bool
+) -> None:
+    close = FakeConsumer.close
+
+    async def slow(self: FakeConsumer, drain: float = 0.0) -> None:
+        put(upstream, ours(b"late"))
+        await asyncio.sleep(0.01)
+        await close(self, drain)
+
+    async def cancel(self: FakeConsumer, within: float = 0.0) -> None:
+        """Its broker does not answer in time."""
+
+    monkeypatch.setattr(FakeConsumer, "close", slow)
+    monkeypatch.setattr(FakeConsumer, "cancel", cancel)
+    found = await start()
+    await until(lambda: bool(upstream.consumers))
+    if is_lost:
+        found.lost()
+        await found.gone()
+    else:
+        await found.stop()
+    assert gateway.parts.byte_budget.held == 0
+
+
 async def test_a_broker_that_forgot(gateway: Gateway, upstream: FakeUpstream, start: Start, taken: Taken) -> None:
     """Nobody says that it comes again, so it may be another message: it is kept, and marked."""
     known = ours(b"known")

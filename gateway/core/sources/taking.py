@@ -173,6 +173,7 @@ class Taker:
             await self._aside.close(DEAD_LETTER_SECONDS if self._parts.ledger.healthy else 0.0)
         self._before_close()
         self._give_back()
+        self._part.close()  # what comes until the consumer is closed goes back with its channel
         await self._close_consumer()
 
     def lost(self) -> None:
@@ -183,6 +184,7 @@ class Taker:
         if task is not None:
             task.cancel()
         self._aside.cancel()
+        self._part.close()
         self._drop()
         if (consumer := self._consumer) is not None:
             self._consumer = None
