@@ -16,9 +16,9 @@ from gateway.config import SubscriptionSettings
 from gateway.core.sources import intake
 from gateway.core.sources.stored import open_envelope
 from gateway.core.work import subscription_work
-from gateway.errors import BrokerUnavailable, LedgerUnavailable, OutboundTimeout
+from gateway.errors import BrokerUnavailable, CommitUnknown, LedgerUnavailable, OutboundTimeout
 from gateway.fidelity import annotate, annotation
-from gateway.ledger import EventKind, id_text
+from gateway.ledger import EventKind, Ledger, id_text
 from gateway.ledger.pending.deliveries import DeliveryStore
 from gateway.upstreams import Delivery, PublishReceipt
 from gateway.webhooks import pusher
@@ -412,6 +412,28 @@ async def test_two_copies_of_one_message_that_fail_at_once_are_owed_both(estate:
     await estate.wait_depth(0)
     await estate.wait_for(in_flight=0)
     await estate.wait_for(waiting=2)
+
+
+async def test_an_event_that_the_ledger_may_have_is_there_once(estate: Estate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ledger is lost behind the commit, and nobody can tell."""
+    record, cut = Ledger.record, False
+
+    async def cut_off(self: Ledger, entries: Any, *more: Any) -> Any:
+        nonlocal cut
+        found = await record(self, entries, *more)
+        if not cut and any(entry.kind is EventKind.ACKNOWLEDGED for entry in entries):
+            cut = True
+            raise CommitUnknown("cut off")
+        return found
+
+    monkeypatch.setattr(Ledger, "record", cut_off)
+    estate.receivers.put("e")
+    await estate.subscribe()
+    (message_id,) = await estate.publish(b"x")
+    await estate.wait_depth(0)
+    await estate.wait_for(in_flight=0)
+    assert cut
+    assert await estate.kinds(message_id) == [EventKind.ACKNOWLEDGED]
 
 
 async def test_what_is_not_wanted_is_buried_once_although_the_ledger_was_away(

@@ -143,6 +143,10 @@ class FakeLedger:
         await self._commit()
         self.entries += entries
 
+    async def unrecorded(self, entries: Sequence[LogEntry]) -> list[LogEntry]:
+        await self._commit()
+        return [entry for entry in entries if entry not in self.entries]
+
     async def seen(self, scope: str, keys: Sequence[str]) -> dict[str, InboxRow]:
         await self._commit()
         return {key: self.inbox[scope, key] for key in keys if (scope, key) in self.inbox}

@@ -155,8 +155,15 @@ class PushJournal:
 
     async def _record(self, groups: list[Sequence[LogEntry]]) -> list[None]:
         entries = [entry for group in groups for entry in group]
+        is_tried = False
+
+        async def write() -> None:
+            nonlocal is_tried
+            before, is_tried = is_tried, True  # a commit that failed may have happened all the same
+            await self._ledger.record(await self._ledger.unrecorded(entries) if before else entries)
+
         try:
-            await self._until_written(lambda: self._ledger.record(entries))
+            await self._until_written(write)
         except EntriesRefused as error:
             log("push.events_refused", logging.ERROR, reason=str(error)[:500])
         return [None] * len(groups)
