@@ -16,7 +16,7 @@ from gateway.config import SubscriptionSettings
 from gateway.core.sources import intake
 from gateway.core.sources.stored import open_envelope
 from gateway.core.work import subscription_work
-from gateway.errors import BrokerUnavailable, CommitUnknown, LedgerUnavailable, OutboundTimeout
+from gateway.errors import BrokerUnavailable, CommitUnknown, LedgerUnavailable, OutboundTimeout, OutcomeUnknown
 from gateway.fidelity import annotate, annotation
 from gateway.ledger import EventKind, Ledger, id_text
 from gateway.ledger.pending.deliveries import DeliveryStore
@@ -178,6 +178,28 @@ async def test_a_reply_is_tried_three_times_while_its_broker_is_away(
     events = (await estate.timeline(message_id)).events
     assert (EventKind.REPLIED in [event.kind for event in events]) == there
     assert ("not sent: it is away" in str([event.detail for event in events])) == (not there)
+
+
+async def test_a_reply_of_which_nobody_knows_is_not_called_unsent(
+    estate: Estate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish = estate.upstream.publish
+
+    async def publish_silently(exchange: str, routing_key: str, *arguments: Any, **named: Any) -> PublishReceipt:
+        receipt = await publish(exchange, routing_key, *arguments, **named)
+        if routing_key == "answers":
+            raise OutcomeUnknown("no confirm came")
+        return receipt
+
+    monkeypatch.setattr(estate.upstream, "publish", publish_silently)
+    estate.receivers.put("e", SendOutcome(status=200, body=b"answer"), reply=True)
+    await estate.upstream.declare_queue("answers")
+    await estate.subscribe()
+    (message_id,) = await estate.publish(b"x", reply_to="answers")
+    await estate.wait_kind(message_id, EventKind.ACKNOWLEDGED)
+    assert await estate.depth("answers") == 1
+    events = (await estate.timeline(message_id)).events
+    assert events[-1].detail["reply"] == "perhaps sent: no confirm came"
 
 
 async def test_what_a_gateway_that_died_had_claimed_is_tried_by_the_next_one_at_once(estate: Estate) -> None:

@@ -71,7 +71,8 @@ class Replies:
                 "push.no_reply", logging.WARNING, message_id=id_text(item.message_id), reason=str(error)[:500],
                 trace_id=trace_of(item.message),
             )  # fmt: skip
-            return None, f"not sent: {printable(str(error))[:300]}"
+            became = "perhaps sent" if error.outcome == "unknown" else "not sent"
+            return None, f"{became}: {printable(str(error))[:300]}"
         return EventKind.REPLIED, {
             "reply_id": reply_id,
             "exchange": printable(exchange),
