@@ -84,6 +84,11 @@ class Depth:
         self._withheld.append(delivery)
         return True
 
+    @property
+    def withholds_any(self) -> bool:
+        """Whether an acknowledgement waits for :meth:`release`."""
+        return bool(self._withheld)
+
     def release(self) -> list[Delivery]:
         """What was withheld, now that the consumer is cancelled and nothing more will come."""
         self._ended = True

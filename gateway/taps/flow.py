@@ -211,10 +211,12 @@ class TapFlow(Taker):
     async def _is_over(self, depth: Depth) -> bool:
         """Whether all has come that was wanted. Then what is not acknowledged yet is, and it is done; unless something
         was lost meanwhile, which comes again."""
-        gave_no_more = bool(depth.to_come) and await self._is_empty()
-        if depth.to_come and not gave_no_more:
-            return False
         consumer = self._consumer
+        # A consumer that is to begin again with another prefetch waits for what is withheld of it.
+        is_awaited = consumer is not None and consumer.changing and depth.withholds_any
+        gave_no_more = bool(depth.to_come) and not is_awaited and await self._is_empty()
+        if depth.to_come and not gave_no_more and not is_awaited:
+            return False
         if consumer is not None and consumer.state is not ConsumerState.CLOSED:
             await consumer.cancel()  # nothing comes behind them
         self._acknowledge(depth.release())

@@ -605,6 +605,16 @@ async def test_until_the_depth_seen_at_the_start(house: House, prefetch: int) ->
     assert not any(each.redelivered for each in left)
 
 
+@pytest.mark.parametrize("size", [10_000, 20_000, 40_000])
+async def test_until_the_depth_of_messages_larger_than_expected(house: House, size: int) -> None:
+    """Its consumer begins again with a smaller prefetch, near the end."""
+    sent = await house.fill(12, size=size)
+    await house.tap(until="depth", prefetch=10, prefetch_octets=65_536)
+    status = await house.wait_for(state=TapState.STOPPED)
+    assert status.reason == "until: 12 of 12 messages are taken"
+    assert await house.bodies() == sent
+
+
 async def test_until_the_depth_of_an_empty_queue(house: House) -> None:
     await house.tap(until="depth")
     status = await house.wait_for(state=TapState.STOPPED)
