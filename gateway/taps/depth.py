@@ -63,10 +63,15 @@ class Depth:
         self.left -= 1
         self._acknowledged += 1
 
+    @property
+    def left_at_most(self) -> int:
+        """How many are left if no acknowledgement reaches the broker of which that is not sure."""
+        sure = max(0, self._received - self._prefetch)
+        return min(self.depth, self.left + max(0, self._acknowledged - sure))
+
     def lose(self) -> None:
         """The channel died: what may not have reached the broker is left."""
-        sure = max(0, self._received - self._prefetch)
-        self.left = min(self.depth, self.left + max(0, self._acknowledged - sure))
+        self.left = self.left_at_most
         self._received = self._acknowledged = 0
 
     def pass_over(self) -> None:

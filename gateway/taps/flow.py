@@ -104,7 +104,8 @@ class TapFlow(Taker):
     async def stop(self, within: float = STOP_WITHIN) -> None:
         self._deaf()
         await super().stop(within)
-        await self._keep_progress(0.0)
+        if self.depth is not None:
+            await self._keep_progress(self.depth.left, 0.0)  # its channel is closed, behind all acknowledgements
 
     def lost(self) -> None:
         self._deaf()
@@ -127,17 +128,17 @@ class TapFlow(Taker):
         else:
             depth = (await self._upstream.query_queue(self.queue)).message_count
             self.depth = Depth(depth, depth)
-            await self._keep_progress(0.0)
+            await self._keep_progress(depth, 0.0)
 
-    async def _keep_progress(self, every: float = PROGRESS_EVERY) -> None:
+    async def _keep_progress(self, left: int, every: float = PROGRESS_EVERY) -> None:
         """Write down what is left, so that another process goes on from there. After a crash it may take some more than
         it should, never less."""
         depth, (before, at) = self.depth, self._progress
         now = clock.monotonic()
-        if depth is None or depth.left == before or now - at < every:
+        if depth is None or left == before or now - at < every:
             return
-        self._progress = depth.left, now
-        spec = {"etag": self._etag, "depth": depth.depth, "left": depth.left}
+        self._progress = left, now
+        spec = {"etag": self._etag, "depth": depth.depth, "left": left}
         with suppress(LedgerUnavailable):  # it is written the next time
             await self._parts.ledger.put_resource(PROGRESS, self.name, spec, None)
 
@@ -187,7 +188,8 @@ class TapFlow(Taker):
 
     async def _room_now(self) -> int:
         """How many more messages may be taken."""
-        await self._keep_progress()
+        if self.depth is not None:
+            await self._keep_progress(self.depth.left_at_most)
         if self.depth is not None and not self._stopping and await self._is_over(self.depth):
             return len(self._arrived)
         if clock.monotonic() - self._asked >= HELD_EVERY:
@@ -227,7 +229,7 @@ class TapFlow(Taker):
             depth.begin(self._prefetch)
             return False
         if not self.done:
-            await self._keep_progress(0.0)
+            await self._keep_progress(depth.left_at_most, 0.0)
             self.done = True
             self._on_done(_why_done(depth))
         return True

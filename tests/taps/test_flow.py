@@ -727,6 +727,22 @@ async def test_acknowledgements_that_a_dead_channel_took_along(house: House, mon
     assert unmarked_copies(await house.rows()) == []
 
 
+async def test_acknowledgements_that_a_dead_process_took_along(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It had written down how much is left, and its connection was cut before they were out."""
+    sent = await house.fill(30)
+    with monkeypatch.context() as patched:
+        patched.setattr(flow, "settle", lambda delivery, settlement: True)
+        patched.setattr(taking, "LOOK_EVERY", 0.02)
+        await house.tap(until="depth", prefetch=5)
+        await house.wait_for(spooled=5, left=25)
+        await asyncio.sleep(1.1 * flow.PROGRESS_EVERY)
+        house.taps.lose("t")
+        house.cut()
+    await house.taps.take("t")
+    await house.wait_for(state=TapState.STOPPED)
+    assert set(await house.bodies()) == set(sent), "it may have taken a few more, but not fewer"
+
+
 async def test_an_end_with_poison(house: House) -> None:
     await small_ledger(house, 300_000)
     sent = await house.fill(2)
