@@ -60,8 +60,8 @@ class Endpoints(Protocol):
     async def get(self, name: str, /) -> Endpoint:
         """Return an endpoint. Raises NoSuchEndpoint."""
 
-    async def disable(self, name: str, reason: str, /) -> object:
-        """Push nothing more to one that said that it is gone."""
+    async def disable(self, name: str, reason: str, url: str, /) -> object:
+        """Push nothing more to one that said at this URL that it is gone."""
 
 
 class Targets:
@@ -412,11 +412,12 @@ class PushTarget:
         self._learn(next_steps, outcome, number, begun, now)
         targets.counts.request(self.name, next_steps, now - begun)
         targets.counts.retried(outcome, sum(each.wait is not None for each in next_steps))
-        self._gone = next((each.why for each in next_steps if each.outcome is AttemptOutcome.DISABLE), self._gone)
+        gone = next((each.why for each in next_steps if each.outcome is AttemptOutcome.DISABLE), "")
+        self._gone = gone or self._gone
         targets.slots.serve()
         self.look()
-        if self._gone:
-            await self._disable(self._gone)
+        if gone:
+            await self._disable(gone, endpoint.settings.url)
         await line.finished(items, outcome, next_steps)
         self.look()
 
@@ -459,11 +460,11 @@ class PushTarget:
         if until > self.paused_until:
             self.paused_until, self._paused_for = until, why
 
-    async def _disable(self, why: str) -> None:
-        """It wants nothing any more."""
+    async def _disable(self, why: str, url: str) -> None:
+        """It wants nothing any more at this URL; it may have another one by now."""
         log("push.endpoint_disabled", logging.WARNING, endpoint=self.name, reason=why[:500])
         try:
-            await self._targets.endpoints.disable(self.name, why)
+            await self._targets.endpoints.disable(self.name, why, url)
         except GatewayError as error:  # the next request will have the same answer
             log("push.not_disabled", logging.WARNING, endpoint=self.name, reason=str(error))
             self._pause(clock.monotonic() + PAUSE_MAX, why)

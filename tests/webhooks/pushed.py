@@ -84,9 +84,10 @@ class Receivers:
             raise NoSuchEndpoint(f"no endpoint {name!r}")
         return self.endpoints[name]
 
-    async def disable(self, name: str, reason: str) -> Endpoint:
-        self.disabled[name] = reason
-        self.set_state(name, EndpointState.DISABLED)
+    async def disable(self, name: str, reason: str, url: str) -> Endpoint:
+        if self.endpoints[name].settings.url == url:
+            self.disabled[name] = reason
+            self.set_state(name, EndpointState.DISABLED)
         return self.endpoints[name]
 
     async def send(

@@ -499,6 +499,10 @@ async def test_disabled_until_it_is_enabled_or_has_another_url(
     assert other.state is EndpointState.ACTIVE
     back, _, _ = await endpoints.put("shop", settings(server, "/410"), "*")
     assert back.state is EndpointState.DISABLED, "it has said so at that URL"
+    await endpoints.enable("shop")
+    await endpoints.put("shop", settings(server), "*")
+    late = await endpoints.disable("shop", "410: gone", back.settings.url)
+    assert late.state is EndpointState.ACTIVE, "the answer came late, from where it was before"
 
 
 async def test_changes_at_once_are_all_there(endpoints: EndpointRegistry, server: Server) -> None:

@@ -540,6 +540,24 @@ async def test_what_is_lost_while_it_starts_over_begins_nothing(
     assert (estate.receivers.requests, await estate.depth()) == ({}, 1)
 
 
+async def test_an_endpoint_that_has_moved_is_not_disabled_by_where_it_was(estate: Estate) -> None:
+    may_answer = asyncio.Event()
+
+    async def answer(_: Sequence[PushedMessage]) -> SendOutcome:
+        await may_answer.wait()
+        return SendOutcome(status=410)
+
+    estate.receivers.put("e", answer)
+    await estate.subscribe()
+    await estate.publish(b"x")
+    await until(lambda: bool(estate.receivers.under_way.get("e")))
+    estate.receivers.put("e", SendOutcome(status=200), url="https://moved.example/")
+    await until(lambda: estate.pushes.targets.get("e").endpoint is estate.receivers.endpoints["e"])  # type: ignore[union-attr]
+    may_answer.set()
+    await until(lambda: estate.receivers.bodies() == [b"x"])
+    assert estate.receivers.disabled == {}
+
+
 @pytest.mark.parametrize("ends", ["s", "t"])
 async def test_one_of_two_that_ends_while_their_endpoint_is_read(
     estate: Estate, monkeypatch: pytest.MonkeyPatch, ends: str

@@ -351,9 +351,10 @@ class EndpointRegistry:
         """Let it get messages. Raises NoSuchEndpoint."""
         return await self._set(name, paused=False)
 
-    async def disable(self, name: str, reason: str) -> Endpoint:
-        """Let it get nothing until it is enabled, or has another URL. Raises NoSuchEndpoint."""
-        url = (await self.get(name)).settings.url
+    async def disable(self, name: str, reason: str, url: str = "") -> Endpoint:
+        """Let it get nothing until it is enabled, or has another URL than this one; empty: than the one that it has.
+        Raises NoSuchEndpoint."""
+        url = url or (await self.get(name)).settings.url
         endpoint = await self._set(name, disabled=Disabled(reason, mark_of(url), self._clock()))
         log("endpoint.disabled", logging.WARNING, endpoint=name, reason=reason)
         return endpoint
