@@ -25,6 +25,7 @@ from gateway.errors import (
 from gateway.fidelity import annotate
 from gateway.ledger import Ledger, MessageIds, id_text
 from gateway.observing.telemetry import Metrics
+from gateway.upstreams import PublishReceipt
 from tests.core.fakes import FakeUpstream
 from tests.core.test_publishing import message
 
@@ -341,6 +342,28 @@ async def test_a_message_is_dropped_where_that_is_said(gateway: Gateway, upstrea
     assert not upstream.queues["orders"].ready
     timeline = await gateway.timeline(id_text(item.id))
     assert (timeline.events[-1].kind, timeline.events[-1].detail["reason"]) == ("discarded", "bad")
+
+
+@pytest.mark.parametrize(("other", "expected"), [("reject", "SUCCESS"), ("acknowledge", "LEASE_LOST")])
+async def test_a_lease_that_another_request_ends_while_it_is_rejected(
+    gateway: Gateway, upstream: FakeUpstream, other: str, expected: str
+) -> None:
+    """It is answered as it was ended, and no lease was lost."""
+    await upstream.declare_queue("dead")
+    settings = SubscriptionSettings(broker="fake", queue="orders", dead_letter_routing_key="dead")
+    copying, _ = await gateway.subscriptions.put("copying", settings, None)
+    await gateway.publish("fake", "", [message()])
+    (item,) = await pull(gateway, copying)
+    upstream.held = []
+    late = asyncio.create_task(statuses(gateway.consuming.reject(copying, [item.lease.ack_id], "bad")))
+    await asyncio.sleep(0.01)
+    (confirm,) = upstream.held
+    upstream.held = None
+    arguments = ["bad"] if other == "reject" else []
+    assert await statuses(getattr(gateway.consuming, other)(copying, [item.lease.ack_id], *arguments)) == ["SUCCESS"]
+    confirm.set_result(PublishReceipt(True))
+    assert await late == [expected]
+    assert (await events(gateway, item))[-1] == {"reject": "rejected", "acknowledge": "acknowledged"}[other]
 
 
 async def test_a_rejection_of_a_lost_lease(

@@ -23,7 +23,15 @@ from gateway.core.sources.dead_letters import DeadLetterDestination, Undeliverab
 from gateway.core.sources.fetching import Fetch, settle
 from gateway.core.sources.own_queues import queue_of
 from gateway.core.subscriptions import SubscriptionResource, discards_unmatched
-from gateway.errors import BudgetExceeded, GatewayError, LeaseLost, LedgerUnavailable, Overloaded, Unsupported
+from gateway.errors import (
+    BudgetExceeded,
+    GatewayError,
+    LeaseLost,
+    LedgerUnavailable,
+    Overloaded,
+    StateError,
+    Unsupported,
+)
 from gateway.ledger import EventKind, LogEntry
 from gateway.limits import PULL_MAX
 from gateway.runtime.clock import clock
@@ -306,19 +314,16 @@ class BrokerLeases(LeaseKind):
             if error is None:
                 self._leases.end(lease, End.REJECTED)
                 done.append(lease)
-            elif isinstance(error, LeaseLost):
+            elif isinstance(error, LeaseLost | StateError) and self._leases.holds(lease):
                 self._leases.end(lease, End.LOST)
                 lost.append(lease)
         results = []
-        for ack_id, item in zip(ack_ids, found, strict=True):
-            if not isinstance(item, Lease):
-                results.append(_without_lease(ack_id, item, End.REJECTED))
-            elif (error := errors[item]) is None:
-                results.append(AckOutcome(ack_id, SUCCESS))
-            elif isinstance(error, LeaseLost):
-                results.append(AckOutcome(ack_id, LOST))
+        for ack_id in ack_ids:
+            item = self._leases.find(subscription.name, ack_id)  # others may have ended it meanwhile
+            if isinstance(item, Lease):
+                results.append(AckOutcome(ack_id, FAILED, errors[item]))
             else:
-                results.append(AckOutcome(ack_id, FAILED, error))
+                results.append(_without_lease(ack_id, item, End.REJECTED))
         await self._record([*_entries(done, EventKind.REJECTED, detail), *_entries(lost, EventKind.LEASE_LOST)])
         self._count(subscription.settings.broker, "rejected", len(done))
         self._count(subscription.settings.broker, "lease_lost", len(lost))
