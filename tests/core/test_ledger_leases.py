@@ -22,6 +22,7 @@ from gateway.ledger.pending.deliveries import DeliveryStore
 from gateway.ledger.pending.owed import DeliveryFilter
 from gateway.observing.telemetry import Metrics
 from gateway.replays.targets import revivals
+from gateway.upstreams import PublishReceipt
 from tests.core.fakes import FakeUpstream
 from tests.core.test_intake import ours, until
 from tests.core.test_publishing import message
@@ -368,6 +369,32 @@ async def test_what_is_lost_while_a_pull_asks_the_ledger_is_not_stored(
     assert len(await pull(gateway, billing)) == 1
     may_go.set()
     assert await waiting == []
+
+
+async def test_what_waits_behind_dead_letters_for_too_long_is_not_handed_out(
+    gateway: Gateway, upstream: FakeUpstream
+) -> None:
+    """The dead-letter place is slow: the leases of the others end, and another pull gets them."""
+    await upstream.declare_queue("dead")
+    billing = await subscribe(gateway, order_key="property:type", max_deliveries=2, dead_letter_routing_key="dead")
+    await gateway.ownership.review("intake")
+    upstream.queues["orders"].ready.append((Message(b"tired", Properties(type="a")), "", "orders", False))
+    upstream.pump()
+    for _ in range(2):
+        assert len(await pull(gateway, billing, wait=5.0, seconds=0.05)) == 1
+    upstream.queues["orders"].ready.append((Message(b"fresh", Properties(type="b")), "", "orders", False))
+    upstream.pump()
+    await until(lambda: not upstream.out and not upstream.queues["orders"].ready)
+    await asyncio.sleep(0.1)
+    upstream.held = held = []
+    late = asyncio.create_task(pull(gateway, billing, seconds=0.1))
+    await until(lambda: bool(held))
+    await asyncio.sleep(0.15)
+    upstream.held = None
+    (fresh,) = await pull(gateway, billing, wait=5.0)
+    held[0].set_result(PublishReceipt(True))
+    assert await late == []
+    assert await statuses(gateway.consuming.acknowledge(billing, ids(fresh))) == ["SUCCESS"]
 
 
 async def test_what_cannot_be_stored_goes_back(

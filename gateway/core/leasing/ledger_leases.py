@@ -140,6 +140,7 @@ class LedgerLeases(LedgerSettling, LeaseKind):
             wanted = limit - len(pulled)
             most = subscription.settings.max_deliveries
             backlog.asked()
+            asked_at = clock.monotonic()
             rows = await self._parts.ledger.deliveries.claim(
                 subscription.name,
                 wanted,
@@ -157,6 +158,8 @@ class LedgerLeases(LedgerSettling, LeaseKind):
             tired = [row for row in rows if 0 < most < row.attempt]
             if tired:
                 await self.give_up(subscription, tired, used_up(most), "delivery_limit", most)
+                if clock.monotonic() - asked_at >= seconds:
+                    break  # their leases have ended meanwhile, and another pull may have the others
             await self._open([row for row in rows if row not in tired], subscription, pulled)
             if subscription.ordered and tired:
                 backlog.found()  # what was behind them is due now
