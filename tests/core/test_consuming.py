@@ -225,6 +225,31 @@ async def test_what_is_lost_before_it_is_leased_is_not_handed_out(
     assert await statuses(gateway.consuming.acknowledge(red, [item.lease.ack_id])) == ["SUCCESS"]
 
 
+@pytest.mark.parametrize("end", ["expired", "lost"])
+async def test_what_ends_while_it_is_recorded_is_not_handed_out(
+    gateway: Gateway, upstream: FakeUpstream, billing: SubscriptionResource, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    await gateway.publish("fake", "", [message()])
+    record = Ledger.record
+    recording, may_go = asyncio.Event(), asyncio.Event()
+
+    async def slow(self: Ledger, *arguments: Any) -> Any:
+        if not recording.is_set():
+            recording.set()
+            await may_go.wait()
+        return await record(self, *arguments)
+
+    monkeypatch.setattr(Ledger, "record", slow)
+    waiting = asyncio.create_task(gateway.consuming.pull(billing, 10, 0.0, 0.05 if end == "expired" else None))
+    await recording.wait()
+    if end == "lost":
+        upstream.out[0].lose()
+    (item,) = await pull(gateway, billing, wait=5.0)
+    may_go.set()
+    assert await waiting == []
+    assert await statuses(gateway.consuming.acknowledge(billing, [item.lease.ack_id])) == ["SUCCESS"]
+
+
 async def test_a_lease_that_is_lost_without_a_word(
     gateway: Gateway, upstream: FakeUpstream, billing: SubscriptionResource
 ) -> None:

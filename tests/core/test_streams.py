@@ -200,7 +200,7 @@ async def test_a_channel_that_is_lost_while_its_message_is_recorded_makes_room(
     gateway: Gateway, upstream: FakeUpstream, read: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     billing = await subscribe(gateway, lease="broker")
-    await publish(gateway, 1)
+    await publish(gateway, 2)
     record, lost = Ledger.record, False
 
     async def slow(self: Ledger, *arguments: Any) -> Any:
@@ -212,6 +212,9 @@ async def test_a_channel_that_is_lost_while_its_message_is_recorded_makes_room(
 
     monkeypatch.setattr(Ledger, "record", slow)
     reader = read(billing, window=1)
+    await until(lambda: len(reader.got) == 1)
+    assert (bodies(reader.got), reader.got[0].redelivered) == ([b"0"], True)
+    await gateway.consuming.acknowledge(billing, ids(*reader.got))
     await until(lambda: len(reader.got) == 2)
 
 

@@ -96,7 +96,8 @@ class BrokerLeases(LeaseKind):
             self.hand_back(pulled, "the caller is gone")
             raise
         self._count(upstream.name, "delivered", len(pulled))
-        return pulled
+        # A lease may have ended while that was recorded, and another pull may have its message.
+        return [item for item in pulled if isinstance(item.lease, Lease) and self._leases.holds(item.lease)]
 
     async def _find(
         self,

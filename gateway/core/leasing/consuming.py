@@ -65,10 +65,6 @@ class Consuming:
         """How many messages brokers hold for the subscription, that are out from this process."""
         return self._leases.count(subscription)
 
-    def holds(self, lease: Lease) -> bool:
-        """Whether a lease that a broker holds has not ended."""
-        return self._leases.holds(lease)
-
     def leased(self, broker: str, queue: str) -> list[Lease]:
         """Return the leases of messages of a queue that its broker holds, and that are out from this process."""
         return [each for each in self._leases.all() if (each.broker, each.delivery.queue) == (broker, queue)]

@@ -185,7 +185,7 @@ class DeliveryStream:
                 self._out[lease.delivery] = replace(item, delivery=_ELSEWHERE)
                 self._sizes[lease.delivery] = len(item.delivery.message.body)
                 self._ends_at[lease.delivery] = clock.monotonic() + seconds
-            elif self._consuming.holds(lease):  # else it ended while it was recorded that it is handed out
+            else:
                 self._out[lease.number] = item
                 self._sizes[lease.number] = len(item.delivery.message.body)
                 lease.on_end = self._ended
