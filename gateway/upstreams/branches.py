@@ -46,6 +46,7 @@ from gateway.errors import (
     LimitExceeded,
     NotFound,
     PublishRefused,
+    StateError,
     Unsupported,
     remote_error,
 )
@@ -121,10 +122,17 @@ class BranchLane(Channel):
             await clock.sleep(LOOK_EVERY)
 
     def publish(self, exchange: str, routing_key: str, message: Message) -> asyncio.Future[PublishReceipt]:
-        """Publish in the branch that was started; a message that cannot be written fails, and is no part of it."""
+        """Publish in the branch that was started; a message that cannot be written fails, and is no part of it.
+
+        Raises:
+            RemoteError: the broker ended the channel.
+            BrokerUnavailable: the link is lost, or the broker takes no message now.
+        """
         future: asyncio.Future[PublishReceipt] = self.link.loop.create_future()
         try:
             serial = self.send(Publish(self.number, exchange, routing_key, message, True, False))
+        except StateError as error:  # that is the channel's fault, not the message's
+            raise self.closed or BrokerUnavailable(str(error)) from None
         except GatewayError as error:
             future.set_exception(error)
         else:
@@ -203,7 +211,7 @@ class UpstreamBranch:
 
     def publish(self, exchange: str, routing_key: str, message: Message) -> asyncio.Future[PublishReceipt]:
         """Publish in this branch. The future has the receipt, or the error that is this message's own; it is cancelled
-        where the channel died over something else: nothing of the branch will have happened."""
+        where the channel died over something else: nothing of the branch will have happened. Raises as :meth:`end`."""
         self._publishes += 1
         self._branches.pending += 1
         return self._lane.publish(exchange, routing_key, message)

@@ -430,7 +430,7 @@ async def test_the_target_is_away_at_the_start(estate: Estate) -> None:
     await settled(estate, ids)
 
 
-@pytest.mark.parametrize("point", ["started", "end", "prepare"])
+@pytest.mark.parametrize("point", ["started", "room", "end", "prepare"])
 @TO_0_10
 async def test_the_link_is_lost_before_it_is_prepared(
     estate: Estate, monkeypatch: pytest.MonkeyPatch, point: str

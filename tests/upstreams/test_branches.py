@@ -293,7 +293,8 @@ async def test_publishes_without_an_outcome_when_the_channel_dies(upstream: Upst
     future = branch.publish("", queues[0], message())
     branch._lane.end(RemoteError(541, "no"))
     assert future.cancelled()
-    assert (branch.publish("", queues[0], message())).exception() is not None
+    with pytest.raises(RemoteError, match="no"):
+        branch.publish("", queues[0], message())
 
 
 @pytest.fixture
