@@ -182,6 +182,8 @@ class BridgeFlow:
         self._again.clear()
         self._timer.cancel()
         self._tasks.cancel()
+        if self.two_phase is not None:
+            self.two_phase.abandon()
         self._part.close()
 
     async def _until_idle(self, within: float) -> None:

@@ -152,6 +152,10 @@ class TwoPhase:
                 async with asyncio.timeout(pause):
                     await self._untidy.wait()
 
+    def abandon(self) -> None:
+        """Another process settles what is not finished here."""
+        self._worker.rest()
+
     async def close(self) -> None:
         """There will be no more."""
         self._worker.rest()
@@ -265,6 +269,8 @@ class TwoPhase:
     async def _commit(self, xid: Xid, branch: UpstreamBranch) -> BranchOutcome:
         """Commit what is decided, for as long as it takes."""
         backoff = Backoff(PAUSE_MIN, PAUSE_MAX)
+        if not branch.usable:
+            branch.abandon()
         while True:
             self._hurry.clear()
             try:

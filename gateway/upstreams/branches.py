@@ -349,6 +349,8 @@ class BranchWorker:
     def __init__(self, branches: UpstreamBranches) -> None:
         self._branches = branches
         self._lane: BranchLane | None = None
+        self._branch: UpstreamBranch | None = None
+        """The one that it works on, or has worked on last."""
         self._known: dict[str, float] = {}
         """Exchange that exists -> since when that is known."""
 
@@ -369,7 +371,8 @@ class BranchWorker:
             self._known.clear()
             await self._branches.check_exchange(exchange)
             self._known[exchange] = now
-        return UpstreamBranch(xid, lane, self._branches)
+        self._branch = UpstreamBranch(xid, lane, self._branches)
+        return self._branch
 
     def check(self, message: Message) -> None:
         """Refuse what would make the broker end the channel, and with it the branch.
@@ -382,8 +385,11 @@ class BranchWorker:
             raise LimitExceeded(f"a body of {size} octets is over message_max = {most}", "message_max")
 
     def rest(self) -> None:
-        """End the channel."""
+        """End the channel, and the work on the branch that is not finished."""
         lane, self._lane = self._lane, None
+        branch, self._branch = self._branch, None
+        if branch is not None:
+            branch.abandon()
         if lane is not None:
             lane.abandon()
 

@@ -399,6 +399,43 @@ async def test_the_link_is_lost_over_the_commit(estate: Estate, monkeypatch: pyt
 
 
 @TO_0_10
+async def test_nothing_is_pending_once_another_channel_has_committed(
+    estate: Estate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that is replaced is kept as long as something is pending there."""
+    ids = await estate.fill(6)
+    decide = Register.decide
+
+    async def cut(*arguments: Any) -> bool:
+        decided = await decide(*arguments)
+        await estate.away("new")
+        await estate.back("new")
+        return decided
+
+    monkeypatch.setattr(Register, "decide", cut)
+    await estate.bridge(acknowledge=DTX)
+    await settled(estate, ids)
+    assert estate.new.status().pending == 0
+
+
+@TO_0_10
+async def test_nothing_is_pending_once_another_process_has_the_bridge(
+    estate: Estate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await estate.fill(6)
+    hold = Hold()
+    monkeypatch.setattr(UpstreamBranch, "commit", before(UpstreamBranch.commit, hold))
+    await estate.bridge(acknowledge=DTX)
+    await until(lambda: hold.reached)
+    link = estate.new._keepers["publish"].link
+    assert link is not None
+    channels = link.channels
+    await estate.bridges._here["b"].drop()
+    assert estate.new.status().pending == 0
+    await until(lambda: link.channels == channels - 1)
+
+
+@TO_0_10
 async def test_while_it_cannot_be_committed_the_bridge_says_so(estate: Estate, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = await estate.fill(6)
     commit, cut = UpstreamBranch.commit, []
