@@ -34,6 +34,7 @@ from gateway.errors import (
     StateError,
 )
 from gateway.front.channels.channel import FrontChannel
+from gateway.front.channels.recovery import STRIKES_MAX
 from gateway.front.channels.rules import Rule, rules_for
 from gateway.front.channels.target import RABBITMQ, Target, target_of
 from gateway.front.client import FrontClient
@@ -252,21 +253,27 @@ class SharedLink:
         self._tasks.start(self._ask(channel, request, answered), "front question")
 
     async def _ask(self, channel: FrontChannel, request: Request, answered: Callable[[Any], None]) -> None:
-        """Ask until there is an answer: a connection that is lost is no reason to refuse what a client asks."""
+        """Ask until there is an answer: a connection that is lost is no reason to refuse what a client asks. Where the
+        broker has ended it with a code, that may be for what another client has sent; but not again and again."""
         outcome: Any = None
+        strikes = 0
         while outcome is None:
             if channel.over:
                 return
+            link = self._link
             try:
                 outcome = await self._perform(request)
-            except RemoteError as error:
-                outcome = error
             except BrokerUnavailable:
+                pass
+            except GatewayError as error:
+                strikes += 1
+                if (self.is_up and self._link is link) or strikes >= STRIKES_MAX:
+                    is_answer = isinstance(error, RemoteError)
+                    outcome = error if is_answer else RemoteError(506, f"RESOURCE_ERROR - {error}"[:255])
+            if outcome is None:
                 await clock.sleep(ASK_AGAIN)
                 while not self.is_up and not channel.over:
                     await clock.sleep(ASK_AGAIN)
-            except GatewayError as error:
-                outcome = RemoteError(506, f"RESOURCE_ERROR - {error}"[:255])
         answered(outcome)
 
     async def _perform(self, request: Request) -> Any:

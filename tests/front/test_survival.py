@@ -12,6 +12,7 @@ from gateway.amqp.message import Message
 from gateway.amqp.operations import (
     BindQueue,
     Cancelled,
+    Close,
     Confirmed,
     Consume,
     Declared,
@@ -38,6 +39,7 @@ from gateway.config import BrokerSettings, EmbeddedSettings, FrontSettings
 from gateway.errors import GatewayError
 from gateway.front.server import Front
 from gateway.link import Channel, Link
+from gateway.runtime.clock import clock
 from gateway.upstreams.keeper import Dialer
 from gateway.versions import VERSION_NAMES
 from tests.front.fronts import ADMIN, LIMITED
@@ -97,6 +99,12 @@ class Estate:
         """End the front's connections to the broker."""
         for served in list(self.broker._served):
             served.stream.abort()
+
+    def end(self, code: int) -> None:
+        """Have the broker end them over something that a client has sent."""
+        for served in list(self.broker._served):
+            if served.connection is not None and served.connection.open:
+                served.connection.send(Close(0, code, "INTERNAL_ERROR"), clock.monotonic())
 
 
 @pytest.fixture(params=["0-9-1", "0-10"])
@@ -238,6 +246,21 @@ async def test_a_question_under_way_is_asked_again(estate: Estate, version: str)
         for _ in range(turns):
             await asyncio.sleep(0)
         estate.cut()
+        assert isinstance(await question, Declared)
+    assert channel.closed is None
+
+
+@pytest.mark.parametrize("estate", ["0-9-1"], indirect=True)
+async def test_a_question_is_asked_again_where_the_broker_ends_the_connection_over_another_request(
+    estate: Estate,
+) -> None:
+    channel = await estate.channel(await estate.link("0-10"))
+    await channel.request(DeclareQueue(channel.number, "work", durable=True))
+    for turns in range(TURNS):
+        question = channel.request(QueryQueue(channel.number, "work"))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        estate.end(541)
         assert isinstance(await question, Declared)
     assert channel.closed is None
 
