@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,8 @@ from gateway.amqp.operations import (
     DeclareQueue,
     DeleteQueue,
     Deliver,
+    Done,
+    ExchangeFound,
     Get,
     Got,
     GotNothing,
@@ -37,6 +40,7 @@ from gateway.broker.queues import Entry
 from gateway.broker.server import EmbeddedBroker
 from gateway.config import BrokerSettings, EmbeddedSettings, FrontSettings
 from gateway.errors import GatewayError
+from gateway.front.channels.target import QPID
 from gateway.front.server import Front
 from gateway.link import Channel, Link
 from gateway.runtime.clock import clock
@@ -454,3 +458,49 @@ async def test_a_publish_whose_exchange_is_asked_for_is_not_lost(estate: Estate,
         estate.cut()
         await until(lambda: upstream.restores == 1)
     assert await seen(channel, "q") == [b"kept"]
+
+
+class EndsWith:
+    """Has the broker end the front's connections (320) right behind its answer to a request."""
+
+    def __init__(self, estate: Estate, *answers: type[Operation]) -> None:
+        self.done = False
+        self._answers = answers
+        for served in estate.broker._served:
+            session = served.session
+            assert session is not None
+            self._watch(session, session.send)
+
+    def _watch(self, session: Any, send: Callable[[Operation, float], int]) -> None:
+        def instead(operation: Operation, now: float) -> int:
+            serial = send(operation, now)
+            if isinstance(operation, self._answers) and not self.done:
+                self.done = True
+                send(Close(0, 320, "CONNECTION_FORCED"), now)
+            return serial
+
+        session.send = instead
+
+
+async def test_a_publish_whose_exchange_was_found_as_the_broker_was_lost(estate: Estate) -> None:
+    channel = await estate.channel(await estate.link())
+    await channel.request(DeclareQueue(channel.number, "q", durable=True))
+    await channel.request(BindQueue(channel.number, "q", "amq.fanout", ""))
+    ((upstream,),) = estate.front.pool.links.values()
+    known = replace(upstream.target.capabilities, unknown_exchange_reported=False)
+    upstream.target = replace(upstream.target, capabilities=known)
+    ends = EndsWith(estate, ExchangeFound, Done)
+    channel.send(Publish(channel.number, "amq.fanout", "", Message(b"kept")))
+    await until(lambda: ends.done and upstream.restores == 1)
+    assert await seen(channel, "q") == [b"kept"]
+
+
+@pytest.mark.parametrize("estate", ["0-9-1"], indirect=True)
+async def test_a_get_whose_queue_was_found_as_the_broker_was_lost(estate: Estate) -> None:
+    channel = await estate.channel(await estate.link())
+    await channel.request(DeclareQueue(channel.number, "q", durable=True))
+    ((upstream,),) = estate.front.pool.links.values()
+    upstream.target = replace(upstream.target, product=QPID)
+    ends = EndsWith(estate, Declared)
+    assert isinstance(await channel.request(Get(channel.number, "q")), GotNothing)
+    assert ends.done

@@ -49,8 +49,8 @@ def find_queue(channel: FrontChannel, request: operations.Get) -> None:
     """A broker that ends the connection over a get from a queue that is not there is asked for it first."""
 
     def found(outcome: operations.Outcome | RemoteError) -> None:
-        if channel.asking is not request:
-            return
+        if channel.asking is not request or not channel.client.link.is_up:
+            return  # the broker is lost behind its answer, or was lost before it: the get waits, or was asked again
         channel.asking = None
         if isinstance(outcome, RemoteError):
             channel.refuse(request, outcome)

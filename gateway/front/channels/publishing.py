@@ -161,6 +161,8 @@ def find_exchange(channel: FrontChannel, request: operations.Publish) -> None:
     """A broker that takes publishes to an exchange that is not there is asked for it first."""
 
     def found(outcome: operations.Outcome) -> None:
+        if not channel.client.link.is_up:
+            return  # the broker is lost behind its answer: the publish waits, as without one
         channel.asking = None
         if isinstance(outcome, operations.Failed):
             text = f"no exchange '{request.exchange}' in vhost '{channel.client.access.virtual_host}'"
