@@ -8,12 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace as replace_settings
 
 from gateway.amqp.message import Message
 from gateway.amqp.operations import (
     BindQueue,
     Cancelled,
     Close,
+    CloseChannel,
     Confirmed,
     Consume,
     Declared,
@@ -39,7 +41,7 @@ from gateway.amqp.operations import (
 from gateway.broker.queues import Entry
 from gateway.broker.server import EmbeddedBroker
 from gateway.config import BrokerSettings, EmbeddedSettings, FrontSettings
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, NotFound
 from gateway.front.channels.target import QPID
 from gateway.front.server import Front
 from gateway.link import Channel, Link
@@ -461,11 +463,12 @@ async def test_a_publish_whose_exchange_is_asked_for_is_not_lost(estate: Estate,
 
 
 class EndsWith:
-    """Has the broker end the front's connections (320) right behind its answer to a request."""
+    """Has the broker end the front's connections (320), or the channel (404), right behind its answer to a request."""
 
-    def __init__(self, estate: Estate, *answers: type[Operation]) -> None:
+    def __init__(self, estate: Estate, *answers: type[Operation], channel: bool = False) -> None:
         self.done = False
         self._answers = answers
+        self._channel = channel
         for served in estate.broker._served:
             session = served.session
             assert session is not None
@@ -476,7 +479,10 @@ class EndsWith:
             serial = send(operation, now)
             if isinstance(operation, self._answers) and not self.done:
                 self.done = True
-                send(Close(0, 320, "CONNECTION_FORCED"), now)
+                if self._channel:
+                    send(CloseChannel(operation.channel, 404, "NOT_FOUND"), now)
+                else:
+                    send(Close(0, 320, "CONNECTION_FORCED"), now)
             return serial
 
         session.send = instead
@@ -504,3 +510,15 @@ async def test_a_get_whose_queue_was_found_as_the_broker_was_lost(estate: Estate
     ends = EndsWith(estate, Declared)
     assert isinstance(await channel.request(Get(channel.number, "q")), GotNothing)
     assert ends.done
+
+
+async def test_the_broker_ends_a_channel_as_the_next_publish_is_to_go(estate: Estate) -> None:
+    estate.front.settings = replace_settings(estate.front.settings, publish_window=1)
+    channel = await estate.channel(await estate.link())
+    await channel.request(DeclareQueue(channel.number, "q", durable=True))
+    EndsWith(estate, Confirmed, channel=True)
+    channel.send(SelectConfirm(channel.number))
+    for _ in range(3):
+        channel.send(Publish(channel.number, "", "q", Message(b"m")))
+    await until(lambda: channel.closed is not None)
+    assert isinstance(channel.closed, NotFound), channel.closed

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gateway.amqp import operations
 from gateway.amqp.operations import Settlement
-from gateway.errors import BrokerUnavailable, FrameSyntaxError, LimitExceeded, LocalError, RemoteError
+from gateway.errors import BrokerUnavailable, FrameSyntaxError, LimitExceeded, LocalError, RemoteError, StateError
 from gateway.front import rights
 from gateway.front.channels import (
     consuming,
@@ -73,7 +73,7 @@ class FrontChannel:
         """See the module."""
         self.own: dict[int, Callable[[operations.Outcome], None]] = {}
         """Requests of the front's own, by upstream serial: what to do with the outcome."""
-        self.asking: operations.Publish | operations.Get | None = None
+        self.asking: operations.Operation | None = None
         """A request for which the front asks the broker something first. The next one waits for the answer."""
         self.recorded: dict[int, bytes] = {}
         """Publishes that have a timeline: the client's serial -> id."""
@@ -163,18 +163,31 @@ class FrontChannel:
             return not self.is_transacted and not self.sent
         return type(operation) is operations.Settle and not self.is_transacted
 
-    def take(self, operation: Any) -> None:
-        """Carry out a request of the client."""
+    def take(self, operation: Any, *, is_again: bool = False) -> None:
+        """Carry out a request of the client. ``is_again``: it was tried before."""
         if self.over or self.closing is not None:
             return
         try:
             HANDLERS[type(operation)](self, operation)
         except RemoteError as error:
             self.refuse(operation, error)
+        except StateError as error:
+            if is_again:
+                self.refuse(operation, refusal_of(error, operation))
+                return
+            # The upstream may have ended the channel: what says so, and why, came together with what is handled now.
+            self.asking = operation
+            self.client.host.soon(lambda: self._take_again(operation))
         except (LocalError, FrameSyntaxError, LimitExceeded) as error:
             self.refuse(operation, refusal_of(error, operation))
         except BrokerUnavailable as error:
             self.refuse(operation, refused(506, str(error)))
+
+    def _take_again(self, operation: operations.Operation) -> None:
+        if self.asking is operation and self.client.link.is_up:
+            self.asking = None
+            self.take(operation, is_again=True)
+        self.client.rouse()
 
     def refuse(self, request: operations.Request, error: RemoteError) -> None:
         """The request is refused, which costs the channel, or more."""
