@@ -18,6 +18,8 @@ from gateway.amqp.operations import (
     CloseChannel,
     Confirmed,
     Consume,
+    Consuming,
+    Credit,
     Declared,
     DeclareExchange,
     DeclareQueue,
@@ -36,6 +38,7 @@ from gateway.amqp.operations import (
     Settle,
     Settlement,
     TxCommit,
+    TxRollback,
     TxSelect,
 )
 from gateway.broker.queues import Entry
@@ -522,3 +525,45 @@ async def test_the_broker_ends_a_channel_as_the_next_publish_is_to_go(estate: Es
         channel.send(Publish(channel.number, "", "q", Message(b"m")))
     await until(lambda: channel.closed is not None)
     assert isinstance(channel.closed, NotFound), channel.closed
+
+
+@pytest.mark.parametrize("estate", ["0-9-1"], indirect=True)
+async def test_the_broker_is_lost_as_a_rollback_ends(estate: Estate) -> None:
+    """Qpid's client gives back before it rolls back, and the front tells the broker behind the rollback."""
+    channel = await estate.channel(await estate.link())
+    await channel.request(DeclareQueue(channel.number, "q", durable=True))
+    channel.send(Publish(channel.number, "", "q", Message(b"m")))
+    other = await estate.channel(estate.links[0])
+    await other.request(TxSelect(other.number))
+    (client,) = estate.front.clients.values()
+    client.rules = replace(client.rules, transactional_release=False)
+    queue = estate.broker.broker.virtual_host("/").queues["q"]
+    await until(lambda: queue.ready == 1)
+    got = await other.request(Get(other.number, "q"))
+    other.send(Settle(other.number, Settlement.RELEASE, got.delivery, got.delivery))
+    ends = EndsWith(estate, Done)
+    async with asyncio.timeout(8):
+        await other.request(TxRollback(other.number))
+    assert ends.done
+    again = await other.request(Get(other.number, "q"))
+    assert isinstance(again, Got)
+    assert again.redelivered
+
+
+@pytest.mark.parametrize("estate", ["0-9-1"], indirect=True)
+async def test_the_broker_is_lost_as_a_consumer_begins_that_is_to_be_flushed(estate: Estate) -> None:
+    channel = await estate.channel(await estate.link("0-10"))
+    await channel.request(DeclareQueue(channel.number, "q", durable=True))
+    (client,) = estate.front.clients.values()
+    (relayed,) = client.channels.values()
+    ends = EndsWith(estate, Consuming)
+    begun = channel.request(Consume(channel.number, "q", "tag"))
+    await until(lambda: "tag" in relayed.consumers)
+    client.host.begin()
+    client.receive([Credit(relayed.number, "tag", None, None, flush=True)], client.now)
+    assert relayed.flushing
+    async with asyncio.timeout(8):
+        await begun
+    assert ends.done
+    await until(lambda: not relayed.flushing)
+    assert channel.closed is None

@@ -260,8 +260,10 @@ class FrontChannel:
     def ask(
         self, request: operations.Request, then: Callable[[operations.Outcome], None] = lambda outcome: None
     ) -> None:
-        """Send a request of the front's own; ``then`` is called with its outcome."""
-        self.own[self.say(request)] = then
+        """Send a request of the front's own; ``then`` is called with its outcome. It is not sent, and not called, while
+        the upstream is being lost: what was asked just before it ends with the loss, too."""
+        if self.client.link.is_up:
+            self.own[self.say(request)] = then
 
     def _close(self, request: operations.CloseChannel) -> None:
         self.closing = request

@@ -229,7 +229,8 @@ def deleted_exchange(channel: FrontChannel, request: operations.DeleteExchange, 
 
 def transaction_over(channel: FrontChannel, request: operations.Request, outcome: operations.Outcome) -> None:
     channel.committing = channel.in_transaction = False
-    channel.is_giving_back = type(request) is operations.TxRollback and settling.give_back(channel, is_rollback=True)
+    if type(request) is operations.TxRollback and channel.client.link.is_up:  # else all of it goes back with the loss
+        channel.is_giving_back = settling.give_back(channel, is_rollback=True)
     if type(request) is operations.TxRollback:
         for number, entry, _ in channel.undecided:
             channel.outstanding[number] = entry
