@@ -184,6 +184,8 @@ class SharedLink:
         self._memory = memory
         self._is_clients_login = is_clients_login
         self._holders: set[FrontClient] = set()
+        self._left: list[str] = []
+        """Exclusive queues of clients that have gone while it was not up: they may just have been declared again."""
         self._tasks = Tasks("front link")
         self.keeper = Keeper(dialer, f"front {self.front} {number}", up=self._up, down=self._down)
         self._run = asyncio.get_running_loop().create_task(self.keeper.run(), name=f"front {self.front} {number}")
@@ -262,7 +264,7 @@ class SharedLink:
                 return
             link = self._link
             try:
-                outcome = await self._perform(request)
+                outcome = await self._perform(link, request)
             except BrokerUnavailable:
                 pass
             except GatewayError as error:
@@ -276,9 +278,8 @@ class SharedLink:
                     await clock.sleep(ASK_AGAIN)
         answered(outcome)
 
-    async def _perform(self, request: Request) -> Any:
+    async def _perform(self, link: Link | None, request: Request) -> Any:
         """The outcome of a request on a channel of its own."""
-        link = self._link
         if link is None:
             raise BrokerUnavailable("the broker is away")
         channel = link.channel(Channel)
@@ -313,22 +314,26 @@ class SharedLink:
         if queues and self.is_up:
             self._tasks.start(self._leave(client, queues, left), "front client leaves")
         else:
+            self._left += queues
             self._gone(client, queues)
             left()
 
     async def _leave(self, client: FrontClient, queues: list[str], left: Callable[[], None]) -> None:
         try:
             for name in queues:
-                try:
-                    await self._perform(DeleteQueue(0, name))
-                except RemoteError as error:
-                    if error.reply_code != 404:
-                        log("front.queue_left", front=self.front, queue=name, reason=str(error))
+                await self._delete(self._link, name)
         except GatewayError:
             pass  # the connection is lost, and they with it
         finally:
             self._gone(client, queues)
             left()
+
+    async def _delete(self, link: Link | None, queue: str) -> None:
+        try:
+            await self._perform(link, DeleteQueue(0, queue))
+        except RemoteError as error:
+            if error.reply_code != 404:
+                log("front.queue_left", front=self.front, queue=queue, reason=str(error))
 
     def _gone(self, client: FrontClient, queues: list[str]) -> None:
         self._holders.discard(client)
@@ -347,9 +352,12 @@ class SharedLink:
         self.rules = dict(rules_for(self.target, self._switches))
         self._memory.begin()
         self.handed = None if self.target.product == RABBITMQ else self._memory
+        self._left.clear()  # these went with the connection before
         for client in list(self.clients):
             if client.is_connected and len(client.topology):
                 await self._declare(link, client)
+        while self._left:
+            await self._delete(link, self._left.pop())
         if link.ended is not None:
             return
         link.on_blocked = self._blocked

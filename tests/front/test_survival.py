@@ -46,6 +46,8 @@ from gateway.broker.server import EmbeddedBroker
 from gateway.config import BrokerSettings, EmbeddedSettings, FrontSettings
 from gateway.errors import GatewayError, NotFound
 from gateway.front.channels.target import QPID
+from gateway.front.client import FrontClient
+from gateway.front.links import SharedLink
 from gateway.front.server import Front
 from gateway.link import Channel, Link
 from gateway.runtime.clock import clock
@@ -226,6 +228,27 @@ async def test_exclusive_queues_come_back_with_their_bindings(estate: Estate) ->
     await until(lambda: bool(channel.deliveries))
     assert channel.deliveries[0].message.body == b"still here"
     assert not channel.others
+
+
+async def test_queues_of_a_client_that_leaves_as_they_come_back_are_deleted(
+    estate: Estate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stays, leaves = [await estate.channel(await estate.link()) for _ in range(2)]
+    await stays.request(DeclareQueue(stays.number, "kept", exclusive=True))
+    await leaves.request(DeclareQueue(leaves.number, "mine", exclusive=True))
+    declare = SharedLink._declare
+
+    async def slow(self: SharedLink, link: Link, client: FrontClient) -> None:
+        await declare(self, link, client)
+        if "mine" in client.topology.queues:
+            leaves.link.stream.abort()  # type: ignore[union-attr]
+            await until(lambda: len(estate.front.clients) == 1)
+
+    monkeypatch.setattr(SharedLink, "_declare", slow)
+    estate.cut()
+    ((upstream,),) = estate.front.pool.links.values()
+    await until(lambda: upstream.restores == 1)
+    assert set(estate.broker.broker.virtual_host("/").queues) == {"kept"}
 
 
 async def test_a_delivery_of_before_is_void_and_comes_again(estate: Estate) -> None:
