@@ -208,6 +208,27 @@ async def test_a_rollback_undoes_what_a_classic_client_has_given_back(estate: Es
     assert await seen(channel, "q") == [b"2", b"3"]
 
 
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_what_a_client_accepts_around_what_it_has_given_back(estate: Estate, at_once: bool) -> None:
+    """Neither is accepted with the range that the client accepts."""
+    channel = await estate.channel(await estate.link())
+    await channel.request(DeclareQueue(channel.number, "q", durable=True))
+    for body in (b"1", b"2", b"3"):
+        channel.send(Publish(channel.number, "", "q", Message(body)))
+    other = await estate.channel(estate.links[0])
+    await other.request(TxSelect(other.number))
+    (client,) = estate.front.clients.values()
+    client.rules = replace(client.rules, transactional_release=not at_once)
+    queue = estate.broker.broker.virtual_host("/").queues["q"]
+    await until(lambda: queue.ready == 3)
+    deliveries = [(await other.request(Get(other.number, "q"))).delivery for _ in range(3)]
+    other.send(Settle(other.number, Settlement.RELEASE, deliveries[1], deliveries[1]))
+    other.send(Settle(other.number, Settlement.ACCEPT, deliveries[0], deliveries[2]))
+    await other.request(TxCommit(other.number))
+    await other.close()
+    assert await seen(channel, "q") == [b"2"]
+
+
 async def test_a_client_that_leaves_while_its_transaction_ends_holds_nothing_any_more(estate: Estate) -> None:
     channel = await estate.channel(await estate.link())
     await channel.request(DeclareQueue(channel.number, "q", durable=True))

@@ -50,7 +50,8 @@ def settle(channel: FrontChannel, request: operations.Settle) -> None:
 
 
 def settle_range(channel: FrontChannel, settlement: Settlement, numbers: list[int], entries: list[Outstanding]) -> None:
-    """Settle several, in runs of the upstream's numbers without a gap that somebody holds."""
+    """Settle several, in runs of the upstream's numbers without a gap that somebody holds, or that is to be given
+    back."""
     pairs = sorted(zip(numbers, entries, strict=True), key=lambda pair: pair[1].number)
     entries = [entry for _, entry in pairs]  # what waited for its consumer may have been overtaken by others
     low, high = entries[0].number, entries[-1].number
@@ -59,6 +60,8 @@ def settle_range(channel: FrontChannel, settlement: Settlement, numbers: list[in
         gaps += [entry.number for entry in channel.outstanding.values() if low < entry.number < high]
         for consumer in channel.consumers.values():
             gaps += [delivery.delivery for delivery in consumer.held if low < delivery.delivery < high]
+        for _, first, last in channel.given_back:
+            gaps += range(max(first, low), min(last, high) + 1)
         gaps.sort()
     start = 0
     for at in range(1, len(entries) + 1):
