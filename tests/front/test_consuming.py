@@ -10,6 +10,7 @@ import pytest
 from gateway.amqp.message import Message, Properties
 from gateway.amqp.operations import (
     BindingFound,
+    Cancel,
     Confirmed,
     Consume,
     Credit,
@@ -210,7 +211,7 @@ async def test_a_rollback_undoes_what_a_classic_client_has_given_back(estate: Es
 
 @pytest.mark.parametrize("at_once", [False, True])
 async def test_what_a_client_accepts_around_what_it_has_given_back(estate: Estate, at_once: bool) -> None:
-    """Neither is accepted with the range that the client accepts."""
+    """It is not accepted with the others."""
     channel = await estate.channel(await estate.link())
     await channel.request(DeclareQueue(channel.number, "q", durable=True))
     for body in (b"1", b"2", b"3"):
@@ -227,6 +228,54 @@ async def test_what_a_client_accepts_around_what_it_has_given_back(estate: Estat
     await other.request(TxCommit(other.number))
     await other.close()
     assert await seen(channel, "q") == [b"2"]
+
+
+@pytest.mark.parametrize("end", [TxRollback, TxCommit])
+async def test_what_waits_for_a_consumer_goes_back_in_a_transaction(
+    estate: Estate, end: type[TxRollback | TxCommit]
+) -> None:
+    channel = await estate.channel(await estate.link())
+    await channel.request(DeclareQueue(channel.number, "q", durable=True))
+    other = await estate.channel(estate.links[0])
+    await other.request(TxSelect(other.number))
+    await other.request(Qos(other.number, 1, whole_channel=True))
+    for tag in ("a", "b"):
+        await other.request(Consume(other.number, "q", tag))
+    for _ in range(2):
+        channel.send(Publish(channel.number, "", "q", Message(b"m")))
+    (client,) = estate.front.clients.values()
+    consumers = client.channels[other.number].consumers
+    await until(lambda: bool(other.deliveries and (consumers["a"].held or consumers["b"].held)))
+    await other.request(Cancel(other.number, "a" if consumers["a"].held else "b"))
+    await other.request(end(other.number))
+    queue = estate.broker.broker.virtual_host("/").queues["q"]
+    await other.request(Cancel(other.number, *consumers))
+    await until(lambda: queue.ready == 1)
+
+
+async def test_what_a_client_accepts_around_what_has_waited_for_a_consumer(estate: Estate) -> None:
+    channel = await estate.channel(await estate.link())
+    await channel.request(DeclareQueue(channel.number, "q", durable=True))
+    other = await estate.channel(estate.links[0])
+    await other.request(TxSelect(other.number))
+    await other.request(Qos(other.number, 2, whole_channel=True))
+    for tag in ("a", "b"):
+        await other.request(Consume(other.number, "q", tag))
+    for number in range(4):
+        channel.send(Publish(channel.number, "", "q", Message(b"%d" % number)))
+    (client,) = estate.front.clients.values()
+    consumers = client.channels[other.number].consumers
+    await until(lambda: bool(len(other.deliveries) == 2 and consumers["a"].held and consumers["b"].held))
+    third = min(consumers, key=lambda tag: consumers[tag].held[0].delivery)
+    await other.request(Cancel(other.number, third))
+    await other.request(Cancel(other.number, next(tag for tag in ("a", "b") if tag != third)))
+    channel.send(Publish(channel.number, "", "q", Message(b"4")))
+    got = await other.request(Get(other.number, "q"))
+    first = other.deliveries[0].delivery
+    other.send(Settle(other.number, Settlement.ACCEPT, first, got.delivery))
+    await other.request(TxCommit(other.number))
+    await other.close()
+    assert len(await seen(channel, "q")) == 2
 
 
 async def test_a_client_that_leaves_while_its_transaction_ends_holds_nothing_any_more(estate: Estate) -> None:

@@ -119,7 +119,7 @@ class FrontChannel:
         self.flushing: dict[str, int] = {}
         """Consumer tag -> serial of a message.flush that has no outcome."""
         self.later: list[tuple[Settlement, int]] = []
-        """What the front settles when the commit is over."""
+        """What the front settles when the commit or the transaction is over."""
         self.restarts = False
         """The upstream has ended its channel over something that was to be restored."""
         self.strikes = 0
@@ -321,8 +321,10 @@ class FrontChannel:
         return request
 
     def settle_own(self, settlement: Settlement, number: int) -> None:
-        """Settle what is the front's to settle; behind a commit that is under way."""
-        if self.committing or self.is_giving_back:
+        """Settle what is the front's to settle; behind a commit that is under way. What the client's rollback would
+        keep from going back goes at the end of the transaction."""
+        waits = settlement is not Settlement.ACCEPT and settling.undoes_release(self)
+        if self.committing or self.is_giving_back or waits:
             self.later.append((settlement, number))
         elif self.up is not None and self.client.link.is_up:
             if settlement is Settlement.ACCEPT and not self.is_transacted:

@@ -62,6 +62,7 @@ def settle_range(channel: FrontChannel, settlement: Settlement, numbers: list[in
             gaps += [delivery.delivery for delivery in consumer.held if low < delivery.delivery < high]
         for _, first, last in channel.given_back:
             gaps += range(max(first, low), min(last, high) + 1)
+        gaps += [number for _, number in channel.later if low < number < high]
         gaps.sort()
     start = 0
     for at in range(1, len(entries) + 1):
@@ -115,9 +116,14 @@ def _waits(channel: FrontChannel, settlement: Settlement) -> bool:
     rolled back, and keeps them for the channel."""
     if not channel.is_transacted or settlement is Settlement.ACCEPT:
         return False
+    return undoes_release(channel) is not channel.client.rules.transactional_release
+
+
+def undoes_release(channel: FrontChannel) -> bool:
+    """Whether the upstream takes what is given back in a transaction for a part of it, and holds it for the channel
+    after a rollback."""
     target = channel.client.link.target
-    gives_back_at_once = target.is_native or target.product == QPID
-    return gives_back_at_once is channel.client.rules.transactional_release
+    return channel.is_transacted and not target.is_native and target.product != QPID
 
 
 def _may_be_undone(channel: FrontChannel, settlement: Settlement) -> bool:
@@ -134,11 +140,13 @@ def _say(channel: FrontChannel, settlement: Settlement, first: int, last: int) -
 
 
 def give_back(channel: FrontChannel, *, is_rollback: bool = False) -> bool:
-    """Send what waited for the end of the transaction, unless the client takes it for a part of what is rolled back.
-    Whether anything was sent."""
+    """Send what waited for the end of the transaction. Of that, what the client has given back goes with a rollback
+    if the client takes it for a part of that. Whether anything was sent."""
     given_back, channel.given_back = channel.given_back, []
+    later, channel.later = channel.later, []
     if is_rollback and channel.client.rules.transactional_release:
-        return False
+        given_back.clear()
+    given_back += [(settlement, number, number) for settlement, number in later]
     for settlement, first, last in given_back:
         channel.say(operations.Settle(channel.number, settlement, first, last))
     return bool(given_back)
@@ -174,3 +182,4 @@ def recovered(channel: FrontChannel, request: operations.Recover, outcome: opera
     record(channel, Settlement.RELEASE, channel.outstanding.values())
     channel.outstanding.clear()
     channel.given_back.clear()
+    channel.later.clear()
