@@ -22,7 +22,14 @@ from typing import Final, TypeVar
 
 from gateway.bridges.throttle import Throttle
 from gateway.core.leasing.consuming import printable
-from gateway.errors import BrokerUnavailable, EntriesRefused, GatewayError, LedgerUnavailable, LimitExceeded
+from gateway.errors import (
+    BrokerUnavailable,
+    EntriesRefused,
+    GatewayError,
+    LedgerUnavailable,
+    LimitExceeded,
+    Overloaded,
+)
 from gateway.ledger import Ledger
 from gateway.observing.telemetry import log
 from gateway.replays.items import ReplayItem, name_of
@@ -45,6 +52,8 @@ LOOK_EVERY: Final = 2.0
 REFUSALS_MAX: Final = 10_000
 """Most messages that are named as refused; one more, and the replay fails."""
 
+PASSING: Final = (BrokerUnavailable, LedgerUnavailable, Overloaded)
+"""What is waited for: ledger or broker are away, or all channels at the broker are in use."""
 REMEMBERED_MAX: Final = 5_000
 """Most messages that are remembered as met before and not since; the oldest go."""
 
@@ -153,7 +162,7 @@ class Runner:
         try:
             self._source, self._target = await self._parts()
             await self._target.check()
-        except (BrokerUnavailable, LedgerUnavailable) as error:
+        except PASSING as error:
             await self._reason(str(error))
             await self._rest(PAUSE_MIN)
             return
@@ -376,7 +385,7 @@ class Runner:
         while True:
             try:
                 return await work()
-            except (BrokerUnavailable, LedgerUnavailable) as error:
+            except PASSING as error:
                 self._kept.job.reason = printable(str(error))[:500]
                 await self._wait(backoff.next())
 
@@ -387,7 +396,7 @@ class Runner:
             try:
                 await work()
                 return
-            except (BrokerUnavailable, LedgerUnavailable) as error:
+            except PASSING as error:
                 log("replay.waits", logging.WARNING, replay=self._kept.job.id, reason=str(error))
                 await backoff.wait()
 

@@ -18,6 +18,7 @@ from gateway.errors import (
     NoSuchReplay,
     NotFound,
     OutcomeUnknown,
+    Overloaded,
     StateError,
 )
 from gateway.ledger import BacklogSettlement, Ending, EventKind, KeptBody, Owed, id_text
@@ -664,6 +665,31 @@ async def test_a_broker_that_is_slow_to_deliver(house: House, monkeypatch: pytes
     monkeypatch.setattr(house.fake, "fetch", slow)
     await house.replays.ask(request(queue=dead_queue()), "")
     assert (await house.ended("r1")).sent == 5
+
+
+async def test_a_broker_whose_channels_are_in_use_is_waited_for(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    await grave(house, 5)
+    query, fetch, used = house.fake.query_queue, house.fake.fetch, 0
+
+    async def asked(queue: str) -> Any:
+        nonlocal used
+        if house.replays._runners and not used:
+            used += 1
+            raise Overloaded("all 8 channels of the connection are in use")
+        return await query(queue)
+
+    async def fetched(*arguments: Any) -> Any:
+        nonlocal used
+        if used == 1:
+            used += 1
+            raise Overloaded("all 64 lease_channels are in use")
+        return await fetch(*arguments)
+
+    monkeypatch.setattr(house.fake, "query_queue", asked)
+    monkeypatch.setattr(house.fake, "fetch", fetched)
+    await house.replays.ask(request(queue=dead_queue()), "")
+    job = await house.ended("r1")
+    assert (job.state, job.sent, used) == (JobState.DONE, 5, 2), job.reason
 
 
 async def test_a_queue_whose_messages_others_hold(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
