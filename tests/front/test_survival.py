@@ -13,6 +13,7 @@ from msgspec.structs import replace as replace_settings
 from gateway.amqp.message import Message
 from gateway.amqp.operations import (
     BindQueue,
+    Cancel,
     Cancelled,
     Close,
     CloseChannel,
@@ -47,7 +48,7 @@ from gateway.config import BrokerSettings, EmbeddedSettings, FrontSettings
 from gateway.errors import GatewayError, NotFound
 from gateway.front.channels.target import QPID
 from gateway.front.client import FrontClient
-from gateway.front.links import SharedLink
+from gateway.front.links import RelayChannel, SharedLink
 from gateway.front.server import Front
 from gateway.link import Channel, Link
 from gateway.runtime.clock import clock
@@ -209,6 +210,31 @@ async def test_a_consumer_goes_on(estate: Estate) -> None:
     assert not consumer.others
     queue = estate.broker.broker.virtual_host("/").queues["work"]
     await until(lambda: not queue.ready)
+
+
+async def test_a_consumer_that_is_being_canceled_does_not_begin_again(
+    estate: Estate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RabbitMQ ends the connection over a cancel that comes before its answer to the consume."""
+    channel = await estate.channel(await estate.link())
+    await channel.request(DeclareQueue(channel.number, "work", durable=True))
+    for tag in ("a", "b"):
+        await channel.request(Consume(channel.number, "work", tag))
+    ((relayed,),) = (client.channels.values() for client in estate.front.clients.values())
+    assert isinstance(relayed.up, RelayChannel)
+    relayed.up.front = None  # the broker's answers are lost from now on
+    canceled = channel.request(Cancel(channel.number, "a"))
+    await until(lambda: any(isinstance(request, Cancel) for request in relayed.sent.values()))
+    sent: list[Operation] = []
+    send = RelayChannel.send
+    monkeypatch.setattr(
+        RelayChannel, "send", lambda self, operation: (sent.append(operation), send(self, operation))[1]
+    )
+    estate.cut()
+    await canceled
+    assert [each.consumer_tag for each in sent if isinstance(each, Consume | Cancel)] == ["b"]
+    channel.send(Publish(channel.number, "", "work", Message(b"m")))
+    await until(lambda: [delivery.consumer_tag for delivery in channel.deliveries] == ["b"])
 
 
 async def test_exclusive_queues_come_back_with_their_bindings(estate: Estate) -> None:

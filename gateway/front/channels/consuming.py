@@ -110,7 +110,7 @@ def begun(channel: FrontChannel, request: operations.Consume, outcome: operation
         channel.client.rouse()
 
 
-def gone(channel: FrontChannel, request: operations.Cancel, outcome: operations.Outcome) -> None:
+def gone(channel: FrontChannel, request: operations.Cancel, outcome: operations.Outcome | None = None) -> None:
     consumer = channel.consumers.pop(request.consumer_tag, None)
     if consumer is not None:
         deliveries.release(channel, consumer)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.amqp import operations
 from gateway.errors import BrokerUnavailable, LimitExceeded, LocalError
-from gateway.front.channels import credit, publishing, settling, windows
+from gateway.front.channels import consuming, credit, publishing, settling, windows
 from gateway.front.channels.messages import marked
 from gateway.front.counts import PUBLISHES
 
@@ -85,6 +85,11 @@ def restore(channel: FrontChannel) -> None:
         return  # it is made when it is needed
     channel.sent.clear()
     channel.confirms_upstream = False
+    for request in pending:
+        if type(request) is operations.Cancel:  # the consumer has ended with the connection
+            consuming.gone(channel, request)
+            channel.done(request)
+    pending = [request for request in pending if type(request) is not operations.Cancel]
     waits = {request.consumer_tag for request in pending if type(request) is operations.Consume}
     try:
         if channel.is_transacted and not any(type(request) is operations.TxSelect for request in pending):
