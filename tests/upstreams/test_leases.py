@@ -13,6 +13,8 @@ from gateway.amqp.operations import (
     Cancelled,
     Close,
     CloseChannel,
+    Closed,
+    CloseReason,
     Consume,
     Declared,
     Deliver,
@@ -245,6 +247,18 @@ async def test_who_finds_no_channel_waits_for_one(start: Start, bound: str) -> N
     assert not second.done()
     broker.put("q", b"1", b"2")
     assert bodies([*await first, *await second]) == [b"1", b"2"]
+
+
+async def test_who_waits_is_not_refused_what_another_has_asked(broker: FakeBroker, start: Start) -> None:
+    """The broker ends the connection with a code, over a request of somebody else."""
+    upstream = await start(broker)
+    broker.put("q")
+    pull = asyncio.create_task(upstream.fetch("q", 1, 20))
+    await until(lambda: any(peer.consumers for peer in broker.peers))
+    (peer,) = [peer for peer in broker.peers if peer.consumers]
+    peer.send(Closed(0, CloseReason.PEER, 403, "ACCESS_REFUSED - to the queue 'private'"))
+    with pytest.raises(BrokerUnavailable, match="private"):
+        await pull
 
 
 async def test_a_lost_link_loses_the_leases_and_says_so(broker: FakeBroker, start: Start) -> None:

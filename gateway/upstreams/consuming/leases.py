@@ -24,7 +24,7 @@ from collections.abc import Callable, Coroutine
 from typing import Final
 
 from gateway.amqp.operations import Cancel, Cancelled, Consume, Deliver, Get, Got, Operation, Qos, Settlement
-from gateway.errors import BrokerUnavailable, GatewayError, LimitExceeded, NotFound, Overloaded
+from gateway.errors import BrokerUnavailable, GatewayError, LimitExceeded, NotFound, Overloaded, RemoteError
 from gateway.limits import PULL_MAX
 from gateway.link import Link
 from gateway.runtime.clock import clock
@@ -302,10 +302,12 @@ class Leases:
         channel.cancelled = False
         channel.arrived = self._loop.create_future()
         channel.consumer = f"gateway-pull-{next(self._tags)}"
+        is_consuming = False
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT):
                 await channel.request(Qos(number, prefetch_count=wanted))
                 await channel.request(Consume(number, queue, channel.consumer))
+            is_consuming = True
             await asyncio.wait([channel.arrived, hurry], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             if channel.closed is not None:
                 raise channel.closed
@@ -314,6 +316,10 @@ class Leases:
                 fetched.release_surplus()  # behind the cancel, so that the consumer does not get it again
                 async with asyncio.timeout(ANSWER_TIMEOUT):
                     await cancelled
+        except RemoteError as error:
+            if is_consuming and channel.link.ended is not None:  # over what somebody else has asked
+                raise BrokerUnavailable(f"broker {self.name}: {error}") from None
+            raise
         except TimeoutError:
             channel.abandon()
             raise BrokerUnavailable(f"broker {self.name}: no answer within {ANSWER_TIMEOUT:g} s") from None
