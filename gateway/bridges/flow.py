@@ -171,6 +171,7 @@ class BridgeFlow:
             self._release(item.delivery)
         await self._until_idle(within)
         self._timer.cancel()
+        self._cancel()
         await self._tasks.close()
         self._part.close()
 
@@ -181,10 +182,19 @@ class BridgeFlow:
         self._arrived.clear()
         self._again.clear()
         self._timer.cancel()
-        self._tasks.cancel()
+        self._cancel()
         if self.two_phase is not None:
             self.two_phase.abandon()
         self._part.close()
+
+    def _cancel(self) -> None:
+        """Wait for nothing more. What waits for room at the target is not sent any more: the source has it again,
+        unless it has forgotten it."""
+        self._tasks.cancel()
+        for items in self._chunks.values():
+            for item in items:
+                if item.future is not None and not item.delivery.settled:
+                    item.future.cancel()
 
     async def _until_idle(self, within: float) -> None:
         if self.held and within > 0:
@@ -490,7 +500,9 @@ class BridgeFlow:
                 if item.future is not None and not item.future.done():
                     self._settle(item.delivery, Settlement.ACCEPT)
         self._gate.outstanding += len(sent)
-        self._run(self._finish(sent))
+        mark = object()
+        self._chunks[mark] = sent
+        self._run(self._finish(mark, sent))
 
     def _messages(
         self, items: list[BridgeDelivery], two_phase: TwoPhase | None = None
@@ -538,10 +550,9 @@ class BridgeFlow:
 
     # --------------------------------------------------------------------------------------------- outcomes
 
-    async def _finish(self, items: list[BridgeDelivery]) -> None:
+    async def _finish(self, mark: object, items: list[BridgeDelivery]) -> None:
         """Wait for the outcomes of a chunk. Outcomes that came are recorded after ``wait`` seconds at the latest."""
         wait = WAIT_MIN
-        mark = object()
         try:
             while items:
                 self._chunks[mark] = items

@@ -307,3 +307,22 @@ async def test_a_halt_at_the_moment_of_news(estate: Estate, event: str) -> None:
     async with asyncio.timeout(8.0):
         await bridge.halt()
     assert not bridge._tasks
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+async def test_what_waits_for_room_at_the_target_is_not_published_once_the_bridge_has_ended(
+    estate: Estate, monkeypatch: pytest.MonkeyPatch, is_lost: bool
+) -> None:
+    """The source has it again: somebody else may take it."""
+    await estate.bridge()
+    await estate.wait_for(state="running")
+    publisher, bridge = estate.new._publisher, estate.bridges._here["b"]
+    with monkeypatch.context() as patched:
+        patched.setattr(publisher, "_has_room", lambda *_: False)
+        await estate.fill(3)
+        await until(lambda: publisher._waiting.count == 3)
+        await (bridge.drop() if is_lost else bridge.halt(0.1))
+    publisher._schedule_pump()
+    await until(lambda: not publisher._waiting.count and not publisher.pending)
+    assert await estate.depth("out", "new") == 0
+    assert await estate.depth() == 3
