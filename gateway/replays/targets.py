@@ -212,18 +212,22 @@ class BrokerTarget(Recorded):
                 sent.append((item, self._publish(self._gateway.broker(place.broker), place, item)))
         again: list[ReplayItem] = []
         away: BrokerUnavailable | None = None
-        for item, future in sent:
-            try:
-                receipt = await future
-                if not receipt.routed:
-                    raise Unroutable(f"no queue takes {_place_text(item)}: {receipt.reply_text}")
-            except BrokerUnavailable as error:
-                away = error.with_traceback(None)  # it holds this frame
-                again.append(item)
-            except GatewayError as error:
-                self._judge(item, error, again)
-            else:
-                item.resent = item.resent or receipt.resent
+        try:
+            for item, future in sent:
+                try:
+                    receipt = await future
+                    if not receipt.routed:
+                        raise Unroutable(f"no queue takes {_place_text(item)}: {receipt.reply_text}")
+                except BrokerUnavailable as error:
+                    away = error.with_traceback(None)  # it holds this frame
+                    again.append(item)
+                except GatewayError as error:
+                    self._judge(item, error, again)
+                else:
+                    item.resent = item.resent or receipt.resent
+        finally:
+            for _, future in sent:  # of one that is dropped, nothing waits there for room any more
+                future.cancel()
         if away is not None and len(again) == len(sent):
             raise Later(str(away))
         return again

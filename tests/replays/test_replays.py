@@ -303,6 +303,22 @@ async def test_paused_resumed_and_cancelled(house: House) -> None:
         await house.replays.pause("r2")
 
 
+async def test_nothing_waits_at_the_broker_any_more_once_another_process_has_it(house: House) -> None:
+    """What waits there for room would be sent without a mark, beside what the other process sends."""
+    await house.known(3)
+    held: list[Any] = []
+    house.fake.held = held
+    await house.replays.ask(request(messages=ALL), "")
+    async with asyncio.timeout(8):
+        while len(held) < 3:
+            await asyncio.sleep(0.01)
+    task = house.replays._runners["r1"]._task
+    assert task is not None
+    house.replays.lost("r1")
+    await asyncio.wait([task])
+    assert all(future.cancelled() for future in held)
+
+
 async def test_cancelled_while_the_broker_is_away(house: House) -> None:
     await house.known(2)
     house.fake.state = UpstreamState.DOWN
