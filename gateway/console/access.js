@@ -3,7 +3,7 @@
 import { html, useRef, useState, visible } from "./base.js";
 import { all, isAdmin, page, request, session, usePoll } from "./api.js";
 import { filter, link, route } from "./route.js";
-import { Action, Copy, Name, Problem, Same, Search, State, Table, Time, View, Dialog, ask, dialog, problemAt, useAct } from "./parts.js";
+import { Action, Copy, Filter, Name, Problem, Same, Search, State, Table, Time, View, Dialog, ask, dialog, problemAt, useAct } from "./parts.js";
 import { text } from "./text.js";
 
 const words = text.access;
@@ -81,8 +81,8 @@ export function Audit() {
   const own = more.path === path;
   const rows = [...(feed.data?.rows ?? []), ...(own ? more.rows : [])];
   const next = own ? more.next : feed.data?.next;
-  const input = (name) => html`<label class="select"><span>${words.filters[name]}</span><input value=${given[name] ?? ""} autocomplete="off" spellcheck=${false} data-search=${name === "actor"}
-    onChange=${(event) => filter({ [name]: event.currentTarget.value })} /></label>`;
+  const input = (name) => html`<${Filter} label=${words.filters[name]} value=${given[name] ?? ""} data-search=${name === "actor"}
+    onChange=${(value) => filter({ [name]: value })} />`;
   return html`<${View} title=${text.nav.audit} feed=${feed}>
     <div class="bar filters">${["actor", "action", "object"].map(input)}</div>
     ${feed.data && html`<${Table} label=${text.nav.audit} rows=${rows} keyOf=${(row) => row.sequence} empty=${Object.keys(given).length ? text.nothingFound : words.noAudit} columns=${[

@@ -3,7 +3,7 @@
 import { Fragment, html, moment, momentShown, segment, useRef, useState, visible } from "./base.js";
 import { isAdmin, may, mayPublish, page, request, usePoll } from "./api.js";
 import { filter, go, goLater, link, route } from "./route.js";
-import { Action, Facts, Json, Name, Num, Problem, Same, Select, State, Table, Time, View, ask, useAct } from "./parts.js";
+import { Action, Facts, Filter, Json, Name, Num, Problem, Same, Select, State, Table, Time, View, ask, useAct } from "./parts.js";
 import { BodyPart, PART_MAX } from "./bodies.js";
 import { copied } from "./publish.js";
 import { text } from "./text.js";
@@ -58,8 +58,8 @@ export function Messages() {
   const others = FILTERS.filter((name) => !FIRST.includes(name));
   const input = (name) => name === "state" ? html`<${Select} label=${words.filters.state} value=${given.state ?? ""} onChange=${(state) => filter({ state })}
       options=${[["", text.all], ...STATES.map((each) => [each, each])]} />`
-    : html`<label class="select"><span>${words.filters[name]}</span><input value=${TIMES.has(name) ? momentShown(given[name] ?? "") : given[name] ?? ""} placeholder=${words.hints[name] ?? ""}
-      autocomplete="off" spellcheck=${false} onChange=${(event) => filter({ [name]: TIMES.has(name) ? moment(event.currentTarget.value) : event.currentTarget.value })} /></label>`;
+    : html`<${Filter} label=${words.filters[name]} value=${TIMES.has(name) ? momentShown(given[name] ?? "") : given[name] ?? ""} placeholder=${words.hints[name] ?? ""}
+      onChange=${(value) => filter({ [name]: TIMES.has(name) ? moment(value) : value })} />`;
   return html`<${View} title=${text.nav.messages} feed=${feed}>
     <form class="bar" onSubmit=${open}><input class="search" type="search" name="id" data-search placeholder=${words.findHint}
       aria-label=${words.find} autocomplete="off" spellcheck=${false} /><button>${words.open}</button></form>

@@ -195,6 +195,14 @@ export function Search({ value, onInput, label, placeholder }) {
     onInput=${(event) => onInput(event.currentTarget.value)} />`;
 }
 
+// What narrows a list down, once it is typed: what is half typed stays when the list is read again meanwhile.
+export function Filter({ label, value, onChange, ...more }) {
+  const [typed, setTyped] = useState(null);
+  return html`<label class="select"><span>${label}</span><input value=${typed ?? value} autocomplete="off" spellcheck=${false} ...${more}
+    onInput=${(event) => setTyped(event.currentTarget.value)} onBlur=${() => setTyped(null)}
+    onChange=${(event) => { setTyped(null); onChange(event.currentTarget.value); }} /></label>`;
+}
+
 export function Select({ label, value, options, onChange, short = false }) {
   return html`<label class=${short ? "select short" : "select"}><span>${label}</span>
     <select value=${value} onChange=${(event) => onChange(event.currentTarget.value)}>

@@ -3,7 +3,7 @@
 import { html, localTime, nameText, now, number, segment, span, useEffect, useMemo, useRef, useState, visible } from "./base.js";
 import { all, endFeed, epoch, follow, may, paused, request, tellFeed, usePoll } from "./api.js";
 import { filter, link, route } from "./route.js";
-import { Action, Dialog, Facts, Json, Name, Num, Problem, Same, Search, Select, State, Table, Time, View, ask, dialog, tell, useAct } from "./parts.js";
+import { Action, Dialog, Facts, Filter, Json, Name, Num, Problem, Same, Search, Select, State, Table, Time, View, ask, dialog, tell, useAct } from "./parts.js";
 import { text } from "./text.js";
 
 // --------------------------------------------------------------------------------------------- replays
@@ -153,8 +153,8 @@ export function Events() {
     }, 500);
     return () => { stop.abort(); clearInterval(timer); endFeed(path); };
   }, [path, login, isPaused]);
-  const input = (name) => html`<label class="select"><span>${text.messages.filters[name] ?? events[name]}</span><input value=${given[name] ?? ""} autocomplete="off" spellcheck=${false}
-    onChange=${(event) => filter({ [name]: event.currentTarget.value })} /></label>`;
+  const input = (name) => html`<${Filter} label=${text.messages.filters[name] ?? events[name]} value=${given[name] ?? ""}
+    onChange=${(value) => filter({ [name]: value })} />`;
   return html`<${View} title=${text.nav.events}>
     <div class="bar filters">${["kind", "broker", "subscription", "endpoint", "bridge", "message"].map(input)}</div>
     <p role="status"><${State} of=${state.of} /> ${visible(state.why)}${" "}

@@ -164,6 +164,39 @@ def test_5_a_publishers_uuid_is_not_taken_for_the_gateways_id(open_console: Open
     expect(page.locator("h1")).to_have_text(id)
 
 
+@pytest.mark.parametrize(
+    ("view", "label", "read"), [("messages", "Routing key", "messages?"), ("audit", "On which path", "audit?")]
+)
+def test_5_what_is_half_typed_stays_when_the_list_is_read_again(
+    open_console: Open, served: Served, view: str, label: str, read: str
+) -> None:
+    page = open_console(view)
+    page.locator("tbody").wait_for()
+    field = page.get_by_label(label, exact=True)
+    field.press_sequentially("half")
+    for number in range(2):
+        with page.expect_response(lambda response: f"/v1/{read}" in response.url):
+            served.queue(f"half-{number}")
+            served.publish(f"half-{number}", "x")  # what is read again is another answer
+    page.wait_for_timeout(300)
+    expect(field).to_have_value("half")
+    field.press("Enter")
+    expect(page).to_have_url(re.compile(r"=half$"))
+
+
+def test_5_what_is_half_typed_stays_while_events_come(open_console: Open, served: Served) -> None:
+    served.queue("streaming")
+    page = open_console("events")
+    expect(page.get_by_role("status").first).to_be_visible()
+    field = page.get_by_label("Kind", exact=True)
+    field.press_sequentially("conf")
+    served.publish("streaming", "x")
+    expect(page.locator("tbody")).to_contain_text("confirmed")
+    field.press_sequentially("irmed")
+    field.press("Enter")
+    expect(page).to_have_url(re.compile("kind=confirmed"))
+
+
 def test_5_a_time_is_typed_as_it_is_shown(open_console: Open, served: Served) -> None:
     served.queue("timed")
     served.publish("timed", "x")
