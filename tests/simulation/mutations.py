@@ -380,12 +380,22 @@ ALL: Final = (
         "gateway/front/channels/recovery.py",
         "    channel.sent.clear()\n"
         "    channel.confirms_upstream = False\n"
+        "    for request in pending:\n"
+        "        if type(request) is operations.Cancel:  # the consumer has ended with the connection\n"
+        "            consuming.gone(channel, request)\n"
+        "            channel.done(request)\n"
+        "    pending = [request for request in pending if type(request) is not operations.Cancel]\n"
         "    waits = {request.consumer_tag for request in pending if type(request) is operations.Consume}\n",
         "    waits = {\n"
         "        request.consumer_tag for request in channel.sent.values() if type(request) is operations.Consume\n"
         "    }\n"
         "    channel.sent.clear()\n"
-        "    channel.confirms_upstream = False\n",
+        "    channel.confirms_upstream = False\n"
+        "    for request in pending:\n"
+        "        if type(request) is operations.Cancel:  # the consumer has ended with the connection\n"
+        "            consuming.gone(channel, request)\n"
+        "            channel.done(request)\n"
+        "    pending = [request for request in pending if type(request) is not operations.Cancel]\n",
         "fronts",
     ),
     Mutation(
@@ -424,9 +434,8 @@ ALL: Final = (
         "a question under way when the broker is lost is refused",
         "ac8ef3fe",
         "gateway/front/links.py",
-        "            except BrokerUnavailable:\n                await clock.sleep(ASK_AGAIN)\n",
-        "            except BrokerUnavailable as error:\n"
-        "                outcome = RemoteError(506, str(error))\n                break\n",
+        "            except BrokerUnavailable:\n                pass\n",
+        "            except BrokerUnavailable as error:\n                outcome = RemoteError(506, str(error))\n",
         "fronts",
     ),
     Mutation(
@@ -441,16 +450,16 @@ ALL: Final = (
         "a broker of 0-10 gives back at once what a rollback is to undo",
         "5dbdb41b",
         "gateway/front/channels/settling.py",
-        "return gives_back_at_once is channel.client.rules.transactional_release",
-        "return not (gives_back_at_once or channel.client.rules.transactional_release)",
+        "return undoes_release(channel) is not channel.client.rules.transactional_release",
+        "return undoes_release(channel) and not channel.client.rules.transactional_release",
         "fronts",
     ),
     Mutation(
         "a classic broker undoes with a rollback what a client of 0-10 has given back",
         "cc0bda6f",
         "gateway/front/channels/settling.py",
-        "return gives_back_at_once is channel.client.rules.transactional_release",
-        "return gives_back_at_once and channel.client.rules.transactional_release",
+        "return undoes_release(channel) is not channel.client.rules.transactional_release",
+        "return not undoes_release(channel) and channel.client.rules.transactional_release",
         "fronts",
     ),
     Mutation(
