@@ -369,10 +369,29 @@ async def test_a_message_is_dropped_where_that_is_said(gateway: Gateway, upstrea
     assert (timeline.events[-1].kind, timeline.events[-1].detail["reason"]) == ("discarded", "bad")
 
 
-@pytest.mark.parametrize(("other", "expected"), [("reject", "SUCCESS"), ("acknowledge", "LEASE_LOST")])
-async def test_a_lease_that_another_request_ends_while_it_is_rejected(
-    gateway: Gateway, upstream: FakeUpstream, other: str, expected: str
-) -> None:
+@pytest.mark.parametrize("lease", ["broker", "ledger"])
+async def test_two_rejections_of_one_lease_make_one_copy(gateway: Gateway, upstream: FakeUpstream, lease: str) -> None:
+    """The second one is a client's that did not wait for the answer of the first."""
+    await upstream.declare_queue("dead")
+    settings = SubscriptionSettings(broker="fake", queue="orders", lease=lease, dead_letter_routing_key="dead")
+    copying, _ = await gateway.subscriptions.put("copying", settings, None)
+    await gateway.publish("fake", "", [message(), message()])
+    items = await pull(gateway, copying)
+    first, second = (item.lease.ack_id for item in items)
+    upstream.held = []
+    one = asyncio.create_task(statuses(gateway.consuming.reject(copying, [first], "bad")))
+    await asyncio.sleep(0.05)
+    both = asyncio.create_task(statuses(gateway.consuming.reject(copying, [first, second], "bad")))
+    await asyncio.sleep(0.05)
+    assert len(upstream.held) == 1
+    upstream.confirm_held()
+    assert await one == ["SUCCESS"]
+    assert await both == ["SUCCESS", "SUCCESS"]
+    assert len(upstream.queues["dead"].ready) == 2
+    assert not gateway.consuming._rejecting
+
+
+async def test_a_lease_that_another_request_ends_while_it_is_rejected(gateway: Gateway, upstream: FakeUpstream) -> None:
     """It is answered as it was ended, and no lease was lost."""
     await upstream.declare_queue("dead")
     settings = SubscriptionSettings(broker="fake", queue="orders", dead_letter_routing_key="dead")
@@ -384,11 +403,10 @@ async def test_a_lease_that_another_request_ends_while_it_is_rejected(
     await asyncio.sleep(0.01)
     (confirm,) = upstream.held
     upstream.held = None
-    arguments = ["bad"] if other == "reject" else []
-    assert await statuses(getattr(gateway.consuming, other)(copying, [item.lease.ack_id], *arguments)) == ["SUCCESS"]
+    assert await statuses(gateway.consuming.acknowledge(copying, [item.lease.ack_id])) == ["SUCCESS"]
     confirm.set_result(PublishReceipt(True))
-    assert await late == [expected]
-    assert (await events(gateway, item))[-1] == {"reject": "rejected", "acknowledge": "acknowledged"}[other]
+    assert await late == ["LEASE_LOST"]
+    assert (await events(gateway, item))[-1] == "acknowledged"
 
 
 async def test_a_rejection_of_a_lost_lease(

@@ -59,6 +59,8 @@ class Consuming:
         self._kinds: tuple[LeaseKind, ...] = self.broker_leases, self.ledger_leases
         self._waits: dict[str, set[asyncio.Future[None]]] = {}
         """Pulls that wait, by subscription: done when it was changed, or the caller is gone."""
+        self._rejecting: dict[str, asyncio.Future[None]] = {}
+        """Ack ids that are being rejected -> done when they have been."""
         peers.settle_here = self.settle_here
 
     def lease_count(self, subscription: str) -> int:
@@ -211,16 +213,36 @@ class Consuming:
             if isinstance(where, bytes):
                 settled = await self._elsewhere(where, verb, subscription, group, arguments)
             else:
-                settled = await self._verb(where, verb)(subscription, group, **arguments)
+                settled = await self._settle_by(where, verb, subscription, group, arguments)
             results |= {item.ack_id: item for item in settled}
         late = sum(item.status == LOST for item in results.values())
         if late:
             self._parts.metrics.fencing_rejections.labels("delivery").inc(late)
         return [results[ack_id] for ack_id in ack_ids]
 
-    def _verb(self, kind: LeaseKind, verb: str) -> Verb:
-        found: Verb = getattr(kind, verb)
-        return found
+    async def _settle_by(
+        self,
+        kind: LeaseKind,
+        verb: str,
+        subscription: SubscriptionResource,
+        ack_ids: Sequence[str],
+        arguments: dict[str, Any],
+    ) -> list[AckOutcome]:
+        """Have them settled by those who hold the leases. A rejection takes as long as its copies need for their
+        confirms: a second one of the same lease makes no other copy, but hears how the first has ended."""
+        settle: Verb = getattr(kind, verb)
+        if verb != "reject":
+            return await settle(subscription, ack_ids, **arguments)
+        while busy := {done for ack_id in ack_ids if (done := self._rejecting.get(ack_id)) is not None}:
+            await asyncio.wait(busy)
+        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._rejecting |= dict.fromkeys(ack_ids, over)
+        try:
+            return await settle(subscription, ack_ids, **arguments)
+        finally:
+            for ack_id in ack_ids:
+                del self._rejecting[ack_id]
+            over.set_result(None)
 
     async def _elsewhere(
         self,
@@ -251,7 +273,7 @@ class Consuming:
             return [(ack_id, f"{FAILED} {LocalError.code} there is no {verb!r:.20}") for ack_id in ack_ids]
         try:
             found = await self._subscriptions.get(subscription)
-            settled = await self._verb(self.broker_leases, verb)(found, ack_ids, **arguments)
+            settled = await self._settle_by(self.broker_leases, verb, found, list(dict.fromkeys(ack_ids)), arguments)
         except NoSuchSubscription:
             return [(ack_id, LOST) for ack_id in ack_ids]
         except GatewayError as error:
