@@ -153,7 +153,7 @@ class ClientServer(Protocol):
 class Listener:
     """One port, and who may come."""
 
-    __slots__ = ("_addresses", "_refused", "_server", "_sockets", "context", "served")
+    __slots__ = ("_addresses", "_is_closed", "_refused", "_server", "_sockets", "context", "served")
 
     def __init__(self, server: ClientServer, context: ssl.SSLContext | None) -> None:
         self._server = server
@@ -164,6 +164,7 @@ class Listener:
         self._addresses: dict[str, int] = {}
         self._refused: set[Served] = set()
         self._sockets: asyncio.Server | None = None
+        self._is_closed = False
 
     async def start(self, host: str, port: int) -> None:
         """Listen. Raises ``OSError`` if the address is taken or not ours."""
@@ -173,6 +174,7 @@ class Listener:
 
     def close(self) -> None:
         """Nobody comes any more."""
+        self._is_closed = True
         if self._sockets is not None:
             self._sockets.close()
 
@@ -192,6 +194,10 @@ class Listener:
         limits = self._server.broker_limits
         of_address = self._addresses.get(address, 0)
         refusal = ""
+        if self._is_closed:  # it had connected just before, and nobody would end it
+            self.served[served] = address
+            self._refused.add(served)
+            return None
         if len(self.served) - len(self._refused) >= limits.connections:
             refusal = f"the limit of {limits.connections} connections is reached"
         elif of_address >= limits.connections_per_address:

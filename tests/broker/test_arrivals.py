@@ -126,6 +126,18 @@ async def test_a_crowd_is_not_told_one_by_one() -> None:
             assert "the limit of 1 connections" in (await client.closed()).text
 
 
+async def test_who_has_connected_as_the_port_closes_is_hung_up_on() -> None:
+    """The system accepts a connection before the event loop hears of it. Nobody would end one that comes after that."""
+    async with served() as broker:
+        (listener,) = broker._listeners
+        port, sockets = broker.port, listener._sockets
+        listener._sockets = None  # what came before is still taken in
+        listener.close()
+        assert await (await Raw.connect(port)).read_all() == b""
+        await until(lambda: not broker._served)
+        listener._sockets = sockets
+
+
 async def test_those_who_come_and_go_leave_nothing_behind() -> None:
     async with served() as broker:
         for _ in range(20):
