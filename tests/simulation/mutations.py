@@ -83,7 +83,7 @@ ALL: Final = (
     ),
     Mutation(
         "a pull stores what another one is storing",
-        "2f9e2443",
+        "46e780ac",
         "gateway/core/leasing/ledger_leases.py",
         "            await backlog.stored_before({arrival.key for arrival in doubtful if arrival.key}, work)\n",
         "",
