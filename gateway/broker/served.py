@@ -194,11 +194,9 @@ class Listener:
         limits = self._server.broker_limits
         of_address = self._addresses.get(address, 0)
         refusal = ""
-        if self._is_closed:  # it had connected just before, and nobody would end it
-            self.served[served] = address
-            self._refused.add(served)
-            return None
-        if len(self.served) - len(self._refused) >= limits.connections:
+        if self._is_closed:
+            refusal = "the port is closed"
+        elif len(self.served) - len(self._refused) >= limits.connections:
             refusal = f"the limit of {limits.connections} connections is reached"
         elif of_address >= limits.connections_per_address:
             refusal = f"the limit of {limits.connections_per_address} connections from {address} is reached"
@@ -207,7 +205,8 @@ class Listener:
             self._addresses[address] = of_address + 1
             return ""
         self._refused.add(served)
-        return refusal if len(self._refused) <= limits.connections_refused else None
+        # Who had connected just before the port was closed would be ended by nobody.
+        return refusal if not self._is_closed and len(self._refused) <= limits.connections_refused else None
 
     def ended(self, served: Served) -> None:
         """A connection is over."""
