@@ -16,6 +16,7 @@ import pytest
 from gateway.app import App, running
 from gateway.config import Config, load
 from gateway.core.broker_documents import BROKER_RESOURCE
+from gateway.errors import CommitUnknown
 from gateway.ledger import Ledger
 from gateway.webhooks.settings import resealing
 from gateway.webhooks.settings.secrets import load_seals
@@ -411,6 +412,40 @@ async def test_no_more_than_the_limit(tmp_path: Path, ledger_url: str, monkeypat
         problem(third, 413, "limit_exceeded", "the limit is 2")
         replaced = await client.put("/v1/brokers/a", json={"url": "amqp://127.0.0.1:2/"}, headers=ANY)
         assert replaced.status_code == 200
+
+
+async def test_what_is_stored_though_its_change_fails_counts(
+    tmp_path: Path, ledger_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The repeat finds nothing to change; the broker of before would go on until the next start."""
+    async with gateway(configuration(tmp_path, ledger=ledger_url)) as (app, client):
+        ledger, brokers = app.gateway.ledger, app.gateway.brokers
+
+        def cut_off(name: str) -> None:
+            real = getattr(ledger, name)
+
+            async def cut(kind: str, *arguments: Any) -> Any:
+                found = await real(kind, *arguments)
+                if kind != BROKER_RESOURCE:
+                    return found
+                monkeypatch.setattr(ledger, name, real)
+                raise CommitUnknown("cut off")
+
+            monkeypatch.setattr(ledger, name, cut)
+
+        for port in (1, 2):
+            body = {"url": f"amqp://127.0.0.1:{port}/"}
+            etag = {} if port == 1 else ANY
+            cut_off("put_resource")
+            problem(await client.put(BROKER, json=body, headers=etag), 503, "commit_unknown")
+            assert (await client.put(BROKER, json=body, headers=etag)).status_code == 200
+            assert brokers["shop"].settings.url == body["url"]
+            assert (await client.get(BROKER)).json()["settings"]["url"] == body["url"]
+        cut_off("delete_resource")
+        problem(await client.delete(BROKER), 503, "commit_unknown")
+        problem(await client.delete(BROKER), 404, "broker_not_found")
+        assert "shop" not in brokers
+        assert (await client.get(BROKER)).status_code == 404
 
 
 async def test_secrets_stay_where_they_went(tmp_path: Path, ledger_url: str) -> None:

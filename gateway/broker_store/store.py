@@ -198,6 +198,9 @@ class BrokerStore:
             stored = StoredSettings(known, before.etag) if before is not None else None
             condition = self._store.condition(name, stored, settings, if_match)
             if before is not None and condition is None:
+                held = self._held.get(name)
+                if held is None or held.etag != before.etag:  # stored by a call that failed, or by another process
+                    await self._apply(name, before)
                 return before, False
             assert condition is not None
             await self._check(settings, is_new=True)
@@ -227,6 +230,8 @@ class BrokerStore:
         async with self.changing:
             row = await self._store.row(name)
             if row is None:
+                if name in self._held:
+                    await self._apply(name, None)
                 raise NoSuchBroker(f"no broker {name!r} is configured")
             if if_match not in (None, "*", row.etag):
                 raise EtagMismatch(f"the broker {name!r} is not the one that If-Match asks for")

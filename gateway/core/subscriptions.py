@@ -241,9 +241,12 @@ class SubscriptionRegistry:
         self._store.refuse_configured(name)
         self.forget(name)
         before = await self.get(name)
-        if not await self._store.delete(name, if_match):
+        try:
+            found = await self._store.delete(name, if_match)
+        finally:  # as in put
+            self._changed(name)
+        if not found:
             raise NoSuchSubscription(f"no subscription {name!r}")
-        self._changed(name)
         await self._own_queues.abandon(name, before.settings)
         try:
             await self._ledger.delete_resource(WISH, name, None)

@@ -146,3 +146,27 @@ async def test_what_was_read_before_a_change_is_not_remembered_after_it(
     may_go.set()
     assert not (await before).paused
     assert (await gateway.subscriptions.get("s")).paused
+
+
+async def test_what_is_deleted_though_that_fails_takes_nothing_more(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = SubscriptionSettings(broker="fake", queue="orders", lease="ledger", order_key="routing_key")
+    await gateway.subscriptions.put("billing", settings, None)
+    delete_resource = gateway.ledger.delete_resource
+
+    async def cut(*arguments: Any) -> bool:
+        await delete_resource(*arguments)
+        raise CommitUnknown("cut off")
+
+    async with asyncio.timeout(10):
+        while "billing" not in gateway.intakes._running:
+            await asyncio.sleep(0.01)
+        with monkeypatch.context() as patched:
+            patched.setattr(gateway.ledger, "delete_resource", cut)
+            with pytest.raises(CommitUnknown):
+                await gateway.subscriptions.delete("billing", None)
+        with pytest.raises(NoSuchSubscription):
+            await gateway.subscriptions.get("billing")
+        while "billing" in gateway.intakes._running:
+            await asyncio.sleep(0.01)

@@ -6,6 +6,7 @@ import asyncio
 import sqlite3
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -15,7 +16,7 @@ from gateway.amqp.message import Message, Properties
 from gateway.amqp.operations import Settlement
 from gateway.core.sources import deduplicator, taking
 from gateway.core.sources.fetching import settle
-from gateway.errors import EntriesRefused, LedgerUnavailable, NotFound
+from gateway.errors import CommitUnknown, EntriesRefused, LedgerUnavailable, NotFound, PeerUnavailable
 from gateway.fidelity import annotate
 from gateway.ledger import EventKind, Ledger, MessageIds, id_text
 from gateway.ledger.logs.log import Logs
@@ -553,6 +554,93 @@ async def test_what_is_lost_and_taken_again_as_it_is_resumed_runs_once(
     await resuming
     assert before._flow is None
     await house.wait_for(state=TapState.RUNNING)
+
+
+async def test_a_pause_that_may_be_written_does_not_count_after_a_restart(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await house.tap()
+    put = house.ledger.put_resource
+
+    async def unknown(*arguments: Any) -> None:
+        await put(*arguments)
+        raise CommitUnknown("the ledger was lost while it committed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(house.ledger, "put_resource", unknown)
+        with pytest.raises(CommitUnknown):
+            await house.taps.pause("t")
+    await house.taps.resume("t")  # it has never stopped
+    await until(lambda: not house.taps._tasks)
+    await house.close_gateway()
+    await house.open()
+    await house.wait_for(state=TapState.RUNNING)
+
+
+async def test_a_pause_holds_for_who_takes_the_tap_before_it_is_written(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await house.tap()
+    keep = house.taps._keep_wish
+    keeping, may_go = asyncio.Event(), asyncio.Event()
+
+    async def late(tap: Tap) -> None:
+        keeping.set()
+        await may_go.wait()
+        await keep(tap)
+
+    monkeypatch.setattr(house.taps, "_keep_wish", late)
+    pausing = asyncio.create_task(house.taps.pause("t"))
+    await keeping.wait()
+    house.taps.lose("t")
+    await house.taps.take("t")
+    await house.wait_for(state=TapState.RUNNING)
+    may_go.set()
+    await pausing
+    await house.wait_for(state=TapState.PAUSED)
+
+
+async def test_settings_that_are_stored_though_their_put_fails_count(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put = house.ledger.put_resource
+
+    async def unknown(*arguments: Any) -> None:
+        await put(*arguments)
+        raise CommitUnknown("the ledger was lost while it committed")
+
+    async def put_twice(etag: str | None, **settings: Any) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(house.ledger, "put_resource", unknown)
+            with pytest.raises(CommitUnknown):
+                await house.taps.put("t", house.settings(**settings), etag)
+        with suppress(PeerUnavailable):  # it is being taken
+            await house.taps.put("t", house.settings(**settings), None)
+
+    await put_twice(None)
+    status = await house.wait_for(state=TapState.RUNNING)
+    await put_twice(status.etag, prefetch=7)
+    await house.wait_for(state=TapState.RUNNING, settings=lambda found: found.prefetch == 7)
+
+
+async def test_other_processes_hear_of_settings_that_one_of_them_may_have_read_before(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status = await house.tap()
+    told: list[tuple[str, str]] = []
+    monkeypatch.setattr(house.gateway.ownership, "changed", lambda kind, name="": told.append((kind, name)))
+
+    async def elsewhere(kind: str, name: str) -> bool:
+        return False
+
+    async def lost(self: Tap, within: float = 1.0) -> None:
+        house.taps.lose("t")
+        monkeypatch.setattr(house.gateway.ownership, "acquire", elsewhere)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Tap, "halt", lost)
+        await house.taps.put("t", house.settings(prefetch=7), status.etag)
+    assert told == [("tap", "t")]
 
 
 @pytest.mark.parametrize("change", ["refresh", "put"])

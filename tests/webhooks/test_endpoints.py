@@ -8,6 +8,7 @@ import random
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +20,7 @@ import trustme
 from gateway.config import EndpointAuth, EndpointSettings, EndpointTls
 from gateway.errors import (
     AddressDenied,
+    CommitUnknown,
     ConfigurationError,
     ConnectFailed,
     EncodeError,
@@ -464,6 +466,61 @@ async def test_one_whose_keys_were_not_made_gets_them_at_the_start(
     await ledger.put_resource(ENDPOINT_RESOURCE, "shop", {"settings": {"url": server.url("/200")}, "sealed": ""}, None)
     found = await (await opened()).get("shop")
     assert (found.state, len(found.keys)) == (EndpointState.ACTIVE, 1)
+
+
+@pytest.mark.parametrize("fails", [ENDPOINT_RESOURCE, STATE])
+async def test_what_is_stored_though_its_put_fails_is_done_by_the_next(
+    endpoints: EndpointRegistry, server: Server, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    heard: list[str] = []
+    endpoints.on_change.append(heard.append)
+    put = ledger.put_resource
+
+    async def cut(kind: str, name: str, spec: Any, condition: str | None = None) -> Any:
+        if kind == fails == STATE:
+            raise LedgerUnavailable("away")
+        found = await put(kind, name, spec, condition)
+        if kind == fails:
+            raise CommitUnknown("cut off")
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ledger, "put_resource", cut)
+        with pytest.raises(LedgerUnavailable):
+            await endpoints.put("shop", settings(server), None)
+    found, created, (key,) = await endpoints.put("shop", settings(server), None)
+    assert (found.state, created, [each.id for each in found.keys]) == (EndpointState.ACTIVE, False, [key.id])
+    assert heard == ["shop"]
+    heard.clear()
+    other = settings(server, concurrency=3)
+    with monkeypatch.context() as patched:
+        patched.setattr(ledger, "put_resource", cut)
+        with suppress(LedgerUnavailable):  # its state stays as it is, so that only the other write can fail
+            await endpoints.put("shop", other, found.etag)
+    again, _, keys = await endpoints.put("shop", other, None)
+    assert (again.settings.concurrency, keys) == (3, [])
+    assert heard == ["shop"]
+
+
+async def test_one_that_was_deleted_though_that_failed_gets_nothing_more(
+    endpoints: EndpointRegistry, server: Server, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await endpoints.put("shop", settings(server), None)
+    heard: list[str] = []
+    endpoints.on_change.append(heard.append)
+    delete = ledger.delete_resource
+
+    async def cut(*arguments: Any) -> bool:
+        await delete(*arguments)
+        raise CommitUnknown("cut off")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ledger, "delete_resource", cut)
+        with pytest.raises(CommitUnknown):
+            await endpoints.delete("shop", None)
+    with pytest.raises(NoSuchEndpoint):
+        await endpoints.delete("shop", None)
+    assert heard == ["shop"]
 
 
 # -------------------------------------------------------------------------------------------------- states

@@ -24,6 +24,7 @@ import msgspec
 from gateway.core.gateway import Gateway
 from gateway.core.work.resources import ResourceStore, StoredSettings, etag_of
 from gateway.errors import (
+    CommitUnknown,
     ConfigurationError,
     EncodeError,
     GatewayError,
@@ -394,7 +395,11 @@ class Supervisor(Generic[S, T, X]):
             self.check(name, settings)  # before anything is written
             if before is None:
                 await self._store.ledger.delete_resource(self._wishes, name, None)  # of another that had this name
-            etag, created = await self._store.put(name, settings, condition)
+            try:
+                etag, created = await self._store.put(name, settings, condition)
+            except CommitUnknown:  # where they are stored, the next call finds nothing to change
+                self._gateway.ownership.reread(self.kind, name)
+                raise
             self._log("put", name, created=created)
             if before is not None:
                 await before.halt(HALT_WITHIN)
@@ -406,8 +411,10 @@ class Supervisor(Generic[S, T, X]):
                 if wish is None:
                     self._spawn(self._keep_wish_at_last(thing))
                 return await thing.status(), created
-        if await self._gateway.ownership.acquire(self.kind, name):  # else another process was quicker, and runs it
+        if await self._gateway.ownership.acquire(self.kind, name):
             await self.refresh(name)
+        else:  # another process runs it, and may have read the settings before
+            self._gateway.ownership.changed(self.kind, name)
         return await self.get(name), created
 
     async def _stored(self, name: str) -> StoredSettings[S] | None:
@@ -459,9 +466,13 @@ class Supervisor(Generic[S, T, X]):
                 before, thing.wish = thing.wish, wish
                 try:
                     await self._keep_wish(thing)
-                except LedgerUnavailable:
+                except LedgerUnavailable as error:
                     thing.wish = before
+                    if isinstance(error, CommitUnknown):  # what may be written must not count after a restart
+                        self._spawn(self._keep_wish_at_last(thing))
                     raise
+                if self._here.get(name) is not thing:  # lost meanwhile: who has it now may have read the wish before
+                    self._gateway.ownership.reread(self.kind, name)
                 if wish is WantedState.PAUSE:
                     await thing.halt(HALT_WITHIN)
             self._start(thing)

@@ -300,13 +300,19 @@ class EndpointRegistry:
         """
         self._store.refuse_configured(name)
         async with self._lock(name):
+            known = self._held.get(name)
             present = await self._read(name)
             before = present.endpoint if present is not None else None
             settings = checks.keep_secrets(settings, before.settings if before is not None else None)
             stored = StoredSettings(before.settings, before.etag) if before is not None else None
             condition = self._store.condition(name, stored, settings, if_match)
             if before is not None and condition is None:
-                return before, False, []
+                new = []
+                if known is None or known.endpoint != before or lacks_keys(before):  # stored by a call that failed
+                    new = await self._change_locked(name, lambda state: state)
+                    before = self._held[name].endpoint
+                    self._verify_soon(name, before)
+                return before, False, new
             assert condition is not None
             if before is None and len(self._held) >= ENDPOINTS_MAX:
                 raise LimitExceeded(f"there are {len(self._held)} endpoints, the limit is {ENDPOINTS_MAX}", "endpoints")
@@ -337,10 +343,10 @@ class EndpointRegistry:
             self._held.pop(name, None)
             self.recent.forget(name)
             self._documents.refused.pop(name, None)
+            self._changed(name)  # also where a call that failed has deleted it
             if not found:
                 raise NoSuchEndpoint(f"no endpoint {name!r}")
             await self._ledger.delete_resource(STATE, name, None)
-            self._changed(name)
             log("endpoint.deleted", endpoint=name)
 
     async def pause(self, name: str) -> Endpoint:
