@@ -14,7 +14,7 @@ import msgspec
 
 from gateway.core import Gateway
 from gateway.core.leasing.consuming import printable
-from gateway.errors import BrokerUnavailable, EtagMismatch, LimitExceeded, NoSuchReplay, StateError
+from gateway.errors import BrokerUnavailable, CommitUnknown, EtagMismatch, LimitExceeded, NoSuchReplay, StateError
 from gateway.ledger import id_text
 from gateway.replays.items import ReplayItem
 from gateway.replays.jobs import ENDED, Job, JobState, Refusal, Wish
@@ -153,9 +153,13 @@ class Replays:
         if clients.count(job.client) >= CLIENT_JOBS_MAX:
             raise LimitExceeded(f"{CLIENT_JOBS_MAX} of your replays have not ended; cancel some", "replays")
         try:
-            await self._store.add(job)
-        except EtagMismatch:
-            return await self._again(job), False
+            try:
+                await self._store.add(job)
+            except EtagMismatch:
+                return await self._again(job), False
+        except CommitUnknown:  # if it is stored it begins now, and not at a start long after
+            self._gateway.ownership.changed(REPLAY_WORK, job.id)
+            raise
         await self._tell(job.id)
         return job, True
 

@@ -12,6 +12,7 @@ import pytest
 from gateway.amqp.message import Message, Properties
 from gateway.errors import (
     BrokerUnavailable,
+    CommitUnknown,
     EncodeError,
     LedgerUnavailable,
     LimitExceeded,
@@ -229,6 +230,25 @@ async def test_asked_for_again_while_its_end_has_no_answer(house: House) -> None
     job = await house.until("r1", lambda job: job.state is JobState.DONE)
     assert (job.runs, job.sent, job.skipped) == (2, 1, 3)
     assert len(house.fake.published) == 4
+
+
+async def test_one_that_is_stored_though_its_request_fails_begins(house: House) -> None:
+    """It would begin at the next start, whenever that is."""
+    await house.known(3)
+    real = house.ledger.put_resource
+
+    async def cut(*arguments: Any) -> Any:
+        await real(*arguments)
+        house.ledger.put_resource = real  # type: ignore[method-assign]
+        raise CommitUnknown("cut off")
+
+    for run in (1, 2):
+        house.ledger.put_resource = cut  # type: ignore[method-assign]
+        with pytest.raises(CommitUnknown):
+            await house.replays.ask(request(messages=ALL), "")
+        job = await house.until("r1", lambda job, run=run: job.state is JobState.DONE and job.runs == run)
+    assert (job.found, job.skipped) == (3, 3)
+    assert len(house.fake.published) == 3
 
 
 async def test_what_is_refused_is_named_and_the_rest_is_sent(house: House) -> None:
