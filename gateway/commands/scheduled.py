@@ -66,17 +66,19 @@ def show_scheduled(id: str, url: str, api_key: str | None, as_json: bool) -> Non
 def cancel_scheduled(id: str, yes: bool, url: str, api_key: str | None, as_json: bool) -> None:
     """Cancel the publish ID: it is not sent.
 
+    Where an earlier attempt has no outcome, it says that the message may have arrived.
+
     \b
     Example:
       gateway scheduled cancel 01a21ac4-4725-7000-9297-5a65c2e275f2
     """
     client = ApiClient(url, api_key)
     confirm(client, scheduled_path(id), "Cancel it?", yes)
-    client.ask("DELETE", scheduled_path(id))
+    found = client.ask("DELETE", scheduled_path(id)) or {}
     if as_json:
-        print_json({})
+        print_json(found)
     else:
-        note("cancelled")
+        note(f"cancelled; {found['reason']}" if found else "cancelled")
 
 
 @scheduled.command("move")

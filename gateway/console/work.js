@@ -84,7 +84,7 @@ export function Schedules() {
         ${row.state === "refused" && html`<button class="small" disabled=${busy} onClick=${() => retry(row)}>${schedules.retry}</button>`}
         ${row.state !== "refused" && html`<button class="small" onClick=${() => { dialog.value = html`<${Move} key=${row.id} row=${row} done=${feed.reload} />`; }}>${schedules.move}</button>`}${" "}
         <button class="small danger" onClick=${() => ask({ title: schedules.cancelThis, what: schedules.cancelWhat,
-          act: async () => { await request("DELETE", `/v1/scheduled/${row.id}`); feed.reload(); return schedules.cancelled; } })}>${schedules.cancel}</button>` },
+          act: async () => { const { data } = await request("DELETE", `/v1/scheduled/${row.id}`); feed.reload(); return data ? visible(data.reason) : schedules.cancelled; } })}>${schedules.cancel}</button>` },
     ]} />`}
     <${Same} path=${path} cli=${`gateway scheduled list${state ? ` --state ${state}` : ""}`} />
   <//>`;

@@ -14,6 +14,7 @@ import pytest
 
 from gateway.core import Gateway
 from gateway.core.publishing.outbox import YEAR
+from gateway.errors import OutcomeUnknown
 from gateway.upstreams import UpstreamState
 from tests.api.conftest import problem
 from tests.core.fakes import FakeUpstream
@@ -205,6 +206,26 @@ async def test_a_broker_that_is_away_is_no_error(client: httpx.AsyncClient, upst
     body = {"routing_key": "k"}
     answer = await client.post("/v1/brokers/none/exchanges/x:publish", json=body, headers=ASYNC)
     problem(answer, 404, "broker_not_found")
+
+
+async def test_taken_back_after_an_attempt_without_an_outcome(client: httpx.AsyncClient, upstream: FakeUpstream) -> None:
+    """204 would say that it is not published."""
+    upstream.failure = OutcomeUnknown("no confirm")
+    answer = await client.post(PUBLISH, json={"routing_key": "orders"}, headers=ASYNC)
+    path = answer.headers["location"]
+    async with asyncio.timeout(60):
+        while (await client.get(path)).json()["attempts"] < 2:
+            await asyncio.sleep(0.01)
+        upstream.state = UpstreamState.DOWN
+        while (answer := await client.delete(path)).status_code == 409:  # it is being sent
+            await asyncio.sleep(0.01)
+    found = answer.json()
+    assert (answer.status_code, found["state"], found["reason"]) == (
+        200, "cancelled", "an earlier attempt has no outcome: the message may have arrived",
+    )  # fmt: skip
+    again = await client.delete(path)
+    assert (again.status_code, again.json()) == (200, found)
+    assert (await client.get(path)).json() == found
 
 
 async def test_refused_is_shown_and_can_be_retried(client: httpx.AsyncClient, upstream: FakeUpstream) -> None:

@@ -131,6 +131,23 @@ async def test_taken_back_unless_it_is_being_sent(ledger: Ledger) -> None:
     assert await ledger.outbox.cancel(two.message_id, entry(two.message_id, EventKind.CANCELLED))
 
 
+async def test_taken_back_when_it_may_have_been_sent(open_ledger: Open) -> None:
+    ledger = await open_ledger("first")
+    held, marked, never = await put(ledger, 3)
+
+    async def taken_back(ledger: Ledger, row: OutboxEntry) -> str:
+        plain, doubtful = (entry(row.message_id, kind) for kind in (EventKind.CANCELLED, EventKind.UNKNOWN))
+        assert await ledger.outbox.cancel(row.message_id, plain, doubtful)
+        return (await kinds(ledger, row))[-1]
+
+    await ledger.outbox.claim(2, RABBIT)
+    await ledger.outbox.settle([], [(marked.message_id, -1, {"resent": True})])
+    assert await taken_back(ledger, never) == "cancelled"
+    assert await taken_back(ledger, marked) == "unknown"
+    await ledger.close()
+    assert await taken_back(await open_ledger("second"), held) == "unknown"
+
+
 async def test_another_time_unless_it_is_being_sent(ledger: Ledger, clock: Clock) -> None:
     (row,) = await put(ledger, 1)
     again = entry(row.message_id, EventKind.SCHEDULED)

@@ -47,7 +47,8 @@ async def cancel_scheduled(call: Call) -> Response:
     """Take one back."""
     found = await _find(call)
     await call.gateway.outbox.cancel(found.id, call.principal.name)
-    return no_content()
+    after = await call.gateway.outbox.get(found.id)
+    return answer(_describe(after)) if after.is_in_doubt else no_content()
 
 
 async def reschedule(call: Call) -> Response:
@@ -172,8 +173,15 @@ ROUTES = (
     ),
     Route(
         "DELETE", _PATH, "cancel_scheduled", "Cancel a scheduled message", cancel_scheduled,
-        Scope.PUBLISHER, {204: ("Canceled: it is not published.", None)}, codes=(*_CODES, "state"),
-        description="409 `state` where it is on its way to the broker, or there. A repeat is 204, too.", tag="publish",
+        Scope.PUBLISHER,
+        {
+            200: ("Canceled, but an earlier attempt has no outcome: `reason` says that it may have arrived.",
+                  ScheduledMessage),
+            204: ("Canceled: it is not published.", None),
+        },
+        codes=(*_CODES, "state"),
+        description="409 `state` where it is on its way to the broker, or there. A repeat gets the same answer.",
+        tag="publish",
     ),
     Route(
         "PATCH", _PATH, "reschedule", "Give a scheduled message another time", reschedule,

@@ -48,6 +48,7 @@ from gateway.errors import (
     LedgerUnavailable,
     LimitExceeded,
     NoSuchMessage,
+    OutcomeUnknown,
     StateError,
 )
 from gateway.ledger import (
@@ -76,6 +77,8 @@ SKEW: Final = 3_600_000_000
 """How far the clocks of processes and of the database may differ, in microseconds, where only speed depends on it."""
 TELL_EVERY: Final = 0.2
 """Shortest interval between notices to another process that something is due, in seconds."""
+IN_DOUBT: Final = {"code": OutcomeUnknown.code, "text": "an earlier attempt has no outcome: the message may have arrived"}
+"""Detail of the event of what is taken back after such an attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,14 @@ class ScheduledPublish:
     def is_cancelled(self) -> bool:
         """It was taken back."""
         return self.timeline is not None and any(event.kind is EventKind.CANCELLED for event in self.timeline.events)
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """It was taken back, and may have arrived before."""
+        return self.timeline is not None and any(
+            event.kind is EventKind.CANCELLED and event.detail.get("code") == OutcomeUnknown.code
+            for event in self.timeline.events
+        )
 
     @property
     def client(self) -> str:
@@ -295,7 +306,8 @@ class Outbox:
         return f"broker {row.broker}: {upstream.state.value} {upstream.reason}".rstrip()
 
     async def cancel(self, message_id: bytes, client: str) -> None:
-        """Take one back. One that was taken back before stays so.
+        """Take one back. One that was taken back before stays so. Where an earlier attempt has no outcome it may have
+        arrived, and its timeline says so.
 
         Raises:
             NoSuchMessage: it was never put here.
@@ -306,10 +318,10 @@ class Outbox:
         if found.is_cancelled:
             return
         if row is not None:
-            entry = LogEntry(
-                message_id, EventKind.CANCELLED, clock.now_ns() // 1000, row.broker, "", {"client": printable(client)}
-            )
-            if await self._ledger.outbox.cancel(message_id, entry):
+            now, detail = clock.now_ns() // 1000, {"client": printable(client)}
+            entry = LogEntry(message_id, EventKind.CANCELLED, now, row.broker, "", detail)
+            doubtful = LogEntry(message_id, EventKind.CANCELLED, now, row.broker, "", detail | IN_DOUBT)
+            if await self._ledger.outbox.cancel(message_id, entry, doubtful):
                 self._metrics.publishes.labels(row.broker, EventKind.CANCELLED.value).inc()
                 self._budgets.entries_changed([row], -1)
                 return

@@ -107,7 +107,7 @@ class OutboxRows:
             .returning(*outbox.c, sa.true().label("held"))
         )
         this = outbox.c.message_id == sa.bindparam("this", type_=sa.LargeBinary)
-        self._cancel = sa.delete(outbox).where(this, ~_HELD).returning(outbox.c.message_id)
+        self._cancel = sa.delete(outbox).where(this, ~_HELD).returning(outbox.c.reason, outbox.c.shard)
         self._revive = (
             sa.update(outbox)
             .where(this, outbox.c.due_at == NEVER)
@@ -206,9 +206,12 @@ class OutboxRows:
         """Release all entries of this process; how many."""
         return connection.execute(self._release, {"my_shard": lease.shard, "my_fence": lease.fence}).rowcount
 
-    def cancel(self, connection: sa.Connection, message_id: bytes) -> bool:
-        """Delete what nobody is about to send; whether there was such a row."""
-        return connection.execute(self._cancel, {"this": message_id}).first() is not None
+    def cancel(self, connection: sa.Connection, message_id: bytes) -> bool | None:
+        """Delete what nobody is about to send; whether it may have been sent before. None: there is no such row."""
+        found = connection.execute(self._cancel, {"this": message_id}).first()
+        if found is None:
+            return None
+        return found.shard != NOBODY or bool(parse(found.reason).get("resent"))
 
     def revive(self, connection: sa.Connection, message_id: bytes) -> bool:
         """Make what was refused for good due at once; whether there was such a row."""
@@ -396,14 +399,15 @@ class OutboxStore:
         found: int = await self._ledger.task(self._rows.release)
         return found
 
-    async def cancel(self, message_id: bytes, entry: LogEntry) -> bool:
+    async def cancel(self, message_id: bytes, entry: LogEntry, doubtful: LogEntry | None = None) -> bool:
         """Take a publish back, unless a process that lives is about to send it. True: it is gone, and ``entry`` is
-        written. False: there is none, or it is too late."""
+        written, or ``doubtful`` where it may have been sent before. False: there is none, or it is too late."""
 
         def cancel(connection: sa.Connection, lease: ShardLease) -> bool:
-            if not self._rows.cancel(connection, message_id):
+            may_be_sent = self._rows.cancel(connection, message_id)
+            if may_be_sent is None:
                 return False
-            self._append(connection, lease, [entry])
+            self._append(connection, lease, [doubtful if may_be_sent and doubtful is not None else entry])
             return True
 
         found: bool = await self._ledger.task(cancel)
