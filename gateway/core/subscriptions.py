@@ -29,6 +29,7 @@ from gateway.errors import (
 from gateway.ledger import Ledger, ResourceRecord
 from gateway.observing.telemetry import log
 from gateway.runtime.clock import clock
+from gateway.runtime.locks import Locks
 from gateway.upstreams import Upstream
 
 SUBSCRIPTION_RESOURCE: Final = "subscription"
@@ -78,6 +79,7 @@ class SubscriptionRegistry:
         self._cache: dict[str, tuple[float, SubscriptionResource]] = {}
         self._forgets = 0
         """How often something was forgotten: what was read before that may be out of date."""
+        self._locks = Locks()
 
     # ---------------------------------------------------------------------------------------------- reading
 
@@ -262,15 +264,16 @@ class SubscriptionRegistry:
         return await self._wish(name, paused=False)
 
     async def _wish(self, name: str, *, paused: bool) -> SubscriptionResource:
-        self.forget(name)
-        subscription = await self.get(name)
-        if subscription.paused is not paused:
-            try:
-                await self._ledger.put_resource(WISH, name, {"paused": paused}, None)
-            finally:  # as in put
-                self._changed(name)
-            log("subscription.state", subscription=name, state="paused" if paused else "active")
-        return replace(subscription, paused=paused)
+        async with self._locks.of(name):  # else what is asked last could find that nothing is to be done yet
+            self.forget(name)
+            subscription = await self.get(name)
+            if subscription.paused is not paused:
+                try:
+                    await self._ledger.put_resource(WISH, name, {"paused": paused}, None)
+                finally:  # as in put
+                    self._changed(name)
+                log("subscription.state", subscription=name, state="paused" if paused else "active")
+            return replace(subscription, paused=paused)
 
     def _changed(self, name: str) -> None:
         self.forget(name)

@@ -208,7 +208,9 @@ async def test_a_broker_that_is_away_is_no_error(client: httpx.AsyncClient, upst
     problem(answer, 404, "broker_not_found")
 
 
-async def test_taken_back_after_an_attempt_without_an_outcome(client: httpx.AsyncClient, upstream: FakeUpstream) -> None:
+async def test_taken_back_after_an_attempt_without_an_outcome(
+    client: httpx.AsyncClient, upstream: FakeUpstream
+) -> None:
     """204 would say that it is not published."""
     upstream.failure = OutcomeUnknown("no confirm")
     answer = await client.post(PUBLISH, json={"routing_key": "orders"}, headers=ASYNC)

@@ -170,3 +170,23 @@ async def test_what_is_deleted_though_that_fails_takes_nothing_more(
             await gateway.subscriptions.get("billing")
         while "billing" in gateway.intakes._running:
             await asyncio.sleep(0.01)
+
+
+async def test_what_is_asked_last_holds(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pause whose caller has given up is still being written when the next one resumes."""
+    await gateway.subscriptions.put("billing", ORDERS, None)
+    put_resource, may_go = gateway.ledger.put_resource, asyncio.Event()
+
+    async def slow(*arguments: Any) -> Any:
+        await may_go.wait()
+        return await put_resource(*arguments)
+
+    monkeypatch.setattr(gateway.ledger, "put_resource", slow)
+    pausing = asyncio.create_task(gateway.subscriptions.pause("billing"))
+    await asyncio.sleep(0.05)
+    resuming = asyncio.create_task(gateway.subscriptions.resume("billing"))
+    await asyncio.sleep(0.05)
+    may_go.set()
+    await asyncio.gather(pausing, resuming)
+    gateway.subscriptions.forget("billing")
+    assert not (await gateway.subscriptions.get("billing")).paused

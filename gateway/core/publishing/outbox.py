@@ -77,7 +77,10 @@ SKEW: Final = 3_600_000_000
 """How far the clocks of processes and of the database may differ, in microseconds, where only speed depends on it."""
 TELL_EVERY: Final = 0.2
 """Shortest interval between notices to another process that something is due, in seconds."""
-IN_DOUBT: Final = {"code": OutcomeUnknown.code, "text": "an earlier attempt has no outcome: the message may have arrived"}
+IN_DOUBT: Final = {
+    "code": OutcomeUnknown.code,
+    "text": "an earlier attempt has no outcome: the message may have arrived",
+}
 """Detail of the event of what is taken back after such an attempt."""
 
 

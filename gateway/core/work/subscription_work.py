@@ -10,12 +10,12 @@ import asyncio
 import logging
 from collections.abc import Collection
 from typing import Final, Generic, Protocol, TypeVar
-from weakref import WeakValueDictionary
 
 from gateway.core.subscriptions import SubscriptionRegistry, SubscriptionResource
 from gateway.errors import GatewayError, NoSuchSubscription
 from gateway.observing.telemetry import log
 from gateway.runtime.backoff import Backoff
+from gateway.runtime.locks import Locks
 
 STOP_WITHIN: Final = 5.0
 """How long what is under way may take when a subscription is paused or changed, in seconds; the rest is done again."""
@@ -62,7 +62,7 @@ class SubscriptionWork(Generic[T]):
         self._troubles: dict[str, str] = {}
         """Why those of them have not started that could not."""
         self._closing = False
-        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._locks = Locks()
 
     def has_work(self, subscription: SubscriptionResource) -> bool:
         """Whether there is anything to do for it."""
@@ -86,7 +86,7 @@ class SubscriptionWork(Generic[T]):
             LedgerUnavailable: it is to be tried again.
         """
         self._granted.add(name)
-        async with self._lock(name):
+        async with self._locks.of(name):
             await self._try(name)
 
     async def _try(self, name: str) -> None:
@@ -121,7 +121,7 @@ class SubscriptionWork(Generic[T]):
         """Bring the work to an end within this many seconds, and give the rest back."""
         self._granted.discard(name)
         self._troubles.pop(name, None)
-        async with self._lock(name):
+        async with self._locks.of(name):
             await self._stop(name, within)
 
     async def _stop(self, name: str, within: float) -> None:
@@ -160,7 +160,7 @@ class SubscriptionWork(Generic[T]):
 
     async def _refresh(self, name: str) -> None:
         self._subscriptions.forget(name)
-        async with self._lock(name):
+        async with self._locks.of(name):
             runner = self._running.get(name)
             try:
                 subscription = await self._subscriptions.get(name)
@@ -173,12 +173,6 @@ class SubscriptionWork(Generic[T]):
                 return
             await self._stop(name, STOP_WITHIN)
             await self._try(name)
-
-    def _lock(self, name: str) -> asyncio.Lock:
-        lock = self._locks.get(name)
-        if lock is None:
-            lock = self._locks[name] = asyncio.Lock()
-        return lock
 
     async def _stop_all(self, within: float) -> None:
         self._closing = True

@@ -17,7 +17,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, Generic, Protocol, TypeVar
-from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -34,6 +33,7 @@ from gateway.errors import (
 )
 from gateway.observing.telemetry import log
 from gateway.runtime.backoff import Backoff
+from gateway.runtime.locks import Locks
 from gateway.runtime.tasks import Tasks
 from gateway.validation import explain
 
@@ -146,8 +146,7 @@ class Supervisor(Generic[S, T, X]):
         self._store = ResourceStore(gateway.ledger, self.kind, configured)
         self._here: dict[str, T] = {}
         """Those that are this process's."""
-        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        """Each lives as long as somebody holds it or waits for it."""
+        self._locks = Locks()
         self._tasks = Tasks(self.kind)
         self._gone: set[str] = set()
         """Those that were taken out of the configuration file, and may still be here."""
@@ -250,7 +249,7 @@ class Supervisor(Generic[S, T, X]):
 
     async def give(self, name: str, within: float) -> None:
         """It is to be another's: bring what is under way to an end."""
-        async with self._lock(name):
+        async with self._locks.of(name):
             thing = self._here.get(name)
             if thing is not None:
                 await thing.halt(within)
@@ -268,7 +267,7 @@ class Supervisor(Generic[S, T, X]):
 
     async def refresh(self, name: str) -> None:
         """Another process changed it while it was nobody's."""
-        async with self._lock(name):
+        async with self._locks.of(name):
             before, found = self._here.get(name), await self._read(name)
             changed = before is None or found is None or before.etag != found.etag or before.stale
             if changed or (before is not None and found is not None and found.asked not in (None, before.wish)):
@@ -384,7 +383,7 @@ class Supervisor(Generic[S, T, X]):
         self._store.refuse_configured(name)
         with suppress(self.no_such):
             await self._find(name)
-        async with self._lock(name):
+        async with self._locks.of(name):
             before = self._here.get(name)
             condition = self._store.condition(name, await self._stored(name), settings, if_match)
             if condition is None:
@@ -435,7 +434,7 @@ class Supervisor(Generic[S, T, X]):
         self._store.refuse_configured(name)
         with suppress(self.no_such):
             await self._find(name)
-        async with self._lock(name):
+        async with self._locks.of(name):
             if name not in self._here and await self._store.row(name) is None:
                 raise self._no_such(name)
             await self._store.delete(name, if_match)
@@ -460,7 +459,7 @@ class Supervisor(Generic[S, T, X]):
         return await self._wish(name, WantedState.RUN)
 
     async def _wish(self, name: str, wish: WantedState) -> X:
-        async with self._lock(name):
+        async with self._locks.of(name):
             thing = await self._find(name)
             if thing.wish is not wish:
                 before, thing.wish = thing.wish, wish
@@ -504,7 +503,7 @@ class Supervisor(Generic[S, T, X]):
         self._spawn(self._stop(thing))
 
     async def _stop(self, thing: T) -> None:
-        async with self._lock(thing.name):
+        async with self._locks.of(thing.name):
             if self._here.get(thing.name) is not thing or not thing.finished:
                 return  # something else was asked for meanwhile
             thing.wish = WantedState.STOP
@@ -515,12 +514,6 @@ class Supervisor(Generic[S, T, X]):
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self._tasks.start(work)
-
-    def _lock(self, name: str) -> asyncio.Lock:
-        lock = self._locks.get(name)
-        if lock is None:
-            lock = self._locks[name] = asyncio.Lock()
-        return lock
 
     def _no_such(self, name: str) -> NoSuchResource:
         return self.no_such(f"no {self.kind} {name!r}")

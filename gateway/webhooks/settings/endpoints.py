@@ -14,7 +14,6 @@ import logging
 import socket
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final, NamedTuple
-from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -38,6 +37,7 @@ from gateway.ledger import Ledger, MessageIds, ResourceRecord, id_text
 from gateway.observing.telemetry import log
 from gateway.runtime.clock import clock, wall_time
 from gateway.runtime.ids import random_bytes
+from gateway.runtime.locks import Locks
 from gateway.runtime.threads import threads
 from gateway.transports import client_context
 from gateway.webhooks.attempts import handshake
@@ -123,7 +123,7 @@ class EndpointRegistry:
         """How often all of them were read."""
         self._touched: set[str] = set()
         """Names that were changed here since reading all of them began."""
-        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._locks = Locks()
         self._tasks: dict[asyncio.Task[None], str] = {}
         self._verifying = asyncio.Semaphore(VERIFYING)
         self._public: tuple[float, PublicKeys] | None = None
@@ -299,7 +299,7 @@ class EndpointRegistry:
             LimitExceeded: there are too many.
         """
         self._store.refuse_configured(name)
-        async with self._lock(name):
+        async with self._locks.of(name):
             known = self._held.get(name)
             present = await self._read(name)
             before = present.endpoint if present is not None else None
@@ -338,7 +338,7 @@ class EndpointRegistry:
             ReadOnly, NoSuchEndpoint, EtagMismatch
         """
         self._store.refuse_configured(name)
-        async with self._lock(name):
+        async with self._locks.of(name):
             found = await self._store.delete(name, if_match)
             self._held.pop(name, None)
             self.recent.forget(name)
@@ -396,7 +396,7 @@ class EndpointRegistry:
                 raise Unsupported(f"the endpoint {name!r} does not sign with {scheme}")
         if not signing:
             raise Unsupported(f"the endpoint {name!r} does not sign")
-        async with self._lock(name):
+        async with self._locks.of(name):
             new = await self._change_locked(
                 name,
                 lambda state: state,
@@ -504,7 +504,7 @@ class EndpointRegistry:
         return await self._change(name, lambda state: msgspec.structs.replace(state, **fields))
 
     async def _change(self, name: str, change: Callable[[EndpointStateDocument], EndpointStateDocument]) -> Endpoint:
-        async with self._lock(name):
+        async with self._locks.of(name):
             await self._change_locked(name, change)
             return self._held[name].endpoint
 
@@ -589,12 +589,6 @@ class EndpointRegistry:
         del self._tasks[task]
         if not task.cancelled() and (error := task.exception()) is not None:
             log("endpoints.failed", logging.ERROR, exc_info=error)
-
-    def _lock(self, name: str) -> asyncio.Lock:
-        lock = self._locks.get(name)
-        if lock is None:
-            lock = self._locks[name] = asyncio.Lock()
-        return lock
 
 
 def _as_put(state: EndpointStateDocument, before: Endpoint | None, settings: EndpointSettings) -> EndpointStateDocument:
