@@ -1069,6 +1069,7 @@ WORLDS: Final = {
     "forgetting": "a broker that forgets",
     "losing again": "one lost answer of the ledger after another",
     "fronts": "fronts",
+    "steering": "somebody who pauses and changes what moves messages",
     "losses": "a ledger that goes away",
     "modes": "a bridge that changes its mode",
     "orders": "order keys",

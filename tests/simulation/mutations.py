@@ -45,6 +45,16 @@ ALL: Final = (
         "            pass\n",
         "dtx",
     ),
+    # ---------------------------------------------------------------------------------------- subscriptions
+    Mutation(
+        "a resume finds nothing to do while a pause is written",
+        "",
+        "gateway/core/subscriptions.py",
+        "        async with self._locks.of(name):  # else",
+        "        if True:  # else",
+        "steering",
+        2_711,
+    ),
     # ---------------------------------------------------------------------------------------- replays
     Mutation(
         "a replay does not mark what an earlier one may have sent",

@@ -18,6 +18,8 @@ FRONT_USER: Final = {"name": "guest", "password": "guest"}
 SECRETS: Final = "secrets.keys"
 CLUSTER_SECRET: Final = "cluster.key"
 """Files of keys."""
+STEERED: Final = frozenset({"bridges", "taps", "subscriptions"})
+"""What somebody puts over HTTP in worlds where it is steered."""
 
 
 def configuration(scene: Scene, process: GatewayProcess) -> Any:
@@ -49,39 +51,46 @@ def configuration(scene: Scene, process: GatewayProcess) -> Any:
             "store": world.front.store, "record": world.front.record, "prefetch_max": 200 + scene.reloads % 2,
         }  # fmt: skip
     for route in world.routes:
-        settings |= _of_route(route, scene.reloads % 2, is_signed=world.rotates)
+        for kind, document in documents(route, scene.reloads % 2, is_signed=world.rotates).items():
+            if not (world.steering and kind in STEERED):
+                settings |= {f"{kind}.{route.name}.{name}": value for name, value in document.items()}
+        if route.push:
+            settings["outbound.allow"] = ["127.0.0.0/8"]
     return load(None, {}, settings)
 
 
-def _of_route(route: Route, change: int, *, is_signed: bool) -> dict[str, Any]:
-    where = f"{'taps' if route.tap else 'subscriptions'}.{route.name}"
-    settings: dict[str, Any] = {f"{where}.broker": route.end, f"{where}.queue": route.last}
+def documents(route: Route, change: int, *, is_signed: bool) -> dict[str, dict[str, Any]]:
+    """Return the settings of what moves the messages of a route, by its kind. ``change`` makes others of them."""
+    found: dict[str, dict[str, Any]] = {}
     if route.target:
-        bridge = f"bridges.{route.name}"
-        settings[f"{bridge}.source"] = {"broker": route.broker, "queue": route.name}
-        settings[f"{bridge}.target"] = {"broker": route.target, "routing_key": route.last}
-        settings[f"{bridge}.acknowledge"] = route.changed if route.changed and change else route.acknowledge
+        found["bridges"] = bridge = {
+            "source": {"broker": route.broker, "queue": route.name},
+            "target": {"broker": route.target, "routing_key": route.last},
+            "acknowledge": route.changed if route.changed and change else route.acknowledge,
+        }
         if route.prefetch:
-            settings[f"{bridge}.prefetch"] = route.prefetch
+            bridge["prefetch"] = route.prefetch
+    taken: dict[str, Any] = {"broker": route.end, "queue": route.last}
     if route.tap:
-        settings[f"{where}.prefetch"] = (route.prefetch or 3) + change
+        found["taps"] = {**taken, "prefetch": (route.prefetch or 3) + change}
         if route.depth:
-            settings[f"{where}.until"] = "depth"
-        return settings
+            found["taps"]["until"] = "depth"
+        return found
+    found["subscriptions"] = taken
     if route.dead:
-        settings[f"{where}.dead_letter_routing_key"] = route.dead
-    settings[f"{where}.lease"] = route.lease
-    settings[f"{where}.ack_deadline_seconds"] = 10 + change
+        taken["dead_letter_routing_key"] = route.dead
+    taken["lease"] = route.lease
+    taken["ack_deadline_seconds"] = 10 + change
     if route.push:
-        settings[f"{where}.push"] = route.name
-        endpoint = f"endpoints.{route.name}"
-        settings["outbound.allow"] = ["127.0.0.0/8"]
-        settings[f"{endpoint}.url"] = f"http://127.0.0.1:{RECEIVER_PORT}/{route.name}"
-        settings[f"{endpoint}.signing"] = ["v1"] if is_signed else []
-        settings[f"{endpoint}.schedule"] = list(SCHEDULE)
-        settings[f"{endpoint}.deadline_seconds"] = 2.0
-        settings[f"{endpoint}.breaker_open_max_seconds"] = 1.0
-        settings[f"{endpoint}.concurrency"] = 4 + change
+        taken["push"] = route.name
+        found["endpoints"] = {
+            "url": f"http://127.0.0.1:{RECEIVER_PORT}/{route.name}",
+            "signing": ["v1"] if is_signed else [],
+            "schedule": list(SCHEDULE),
+            "deadline_seconds": 2.0,
+            "breaker_open_max_seconds": 1.0,
+            "concurrency": 4 + change,
+        }
     if route.ordered:
-        settings[f"{where}.order_key"] = "property:correlation_id"
-    return settings
+        taken["order_key"] = "property:correlation_id"
+    return found

@@ -23,6 +23,7 @@ from tests.simulation.amqp_clients import AmqpClients
 from tests.simulation.consumers import Consumers
 from tests.simulation.faults import Faults
 from tests.simulation.judge import Judge
+from tests.simulation.operators import Operators
 from tests.simulation.producers import Producers
 from tests.simulation.replays import Replays
 from tests.simulation.rotations import Rotations
@@ -67,6 +68,7 @@ class Simulation:
         self.producers = Producers(scene)
         self.clients = AmqpClients(scene)
         self.replays = Replays(scene)
+        self.operators = Operators(scene)
         chance = random.Random(f"receiver {world.seed}")
         self.receiver = Receiver(scene.loop, chance, world.clumsy, self.consumers.pushed, scene.note)
         self.rotations = Rotations(scene, self.receiver)
@@ -119,10 +121,11 @@ class Simulation:
                 scene.world.rotates and process is scene.gateways[0]
             ):  # so that its receivers know a key of each endpoint
                 await self.rotations.rotate("rotate signing keys")
+        await self.operators.begin()
         for process in scene.gateways:
             process.commits = 0
         scene.is_working = True
-        work = self.producers.start() + self.clients.start() + self.replays.start()
+        work = self.producers.start() + self.clients.start() + self.replays.start() + self.operators.start()
         if stranger is not None and stranger.pause >= 0.0:
             work.append(scene.spawn(self.producers.put(stranger), "stranger"))
         self.consumers.start()
@@ -136,6 +139,7 @@ class Simulation:
         if scene.world.replay is not None:
             await self.replays.finish()
             await self.judge.drain()
+        await self.operators.judge()
         await self.consumers.stop()
         await self.clients.stop()
         for process in scene.gateways:

@@ -20,6 +20,8 @@ MOMENTS: Final = 18
 """In the world of every so manyth seed a rare moment is made likely: one process, no front."""
 REPLAYS: Final = 17
 """In the world of every so manyth seed messages of the ledger are replayed."""
+OPERATORS: Final = 13
+"""In the world of every so manyth seed somebody pauses and changes what moves messages."""
 COPIES: Final = "copies"
 """Queue or endpoint to which they go."""
 
@@ -171,6 +173,29 @@ class Replay:
 
 
 @dataclass(frozen=True, slots=True)
+class Steering:
+    """Somebody who pauses or changes what moves the messages of a route, and takes that back."""
+
+    route: int
+    kind: str
+    """What it is: ``bridges``, ``taps``, ``subscriptions`` or ``endpoints``."""
+    changes: bool
+    """It gets other settings; else it is paused, and resumed."""
+    pause: float
+    """Seconds before that."""
+    seconds: float
+    """Until it is taken back."""
+    hang_up: float | None
+    """The first request is given up after this many seconds."""
+    process: int
+    """The process that is asked first."""
+    cuts: bool
+    """It is the first thing that happens, and the ledger is lost in the commit of the first request."""
+    restarts: bool
+    """A process is ended and started again when all is done."""
+
+
+@dataclass(frozen=True, slots=True)
 class World:
     """All of it."""
 
@@ -197,11 +222,17 @@ class World:
     """The rare moment that is made likely, see ``MOMENT_MAKERS``."""
     stranger: Stranger | None = None
     replay: Replay | None = None
+    steering: tuple[Steering, ...] = ()
+    """Where there is any, bridges, taps and subscriptions are no part of the configuration file."""
 
     @property
     def is_shared(self) -> bool:
         """The ledger is one that several processes may use, and that may be away."""
-        return self.gateways > 1 or any(fault.kind.startswith("lose") for fault in self.faults)
+        return (
+            self.gateways > 1
+            or any(fault.kind.startswith("lose") for fault in self.faults)
+            or any(step.cuts for step in self.steering)
+        )
 
     @property
     def rotates(self) -> bool:
@@ -221,6 +252,7 @@ class World:
         lines += [f"  {route}" for route in self.routes]
         lines += [f"  {publish}" for publish in self.publishes]
         lines += [f"  {each}" for each in (self.front, self.stranger, self.replay) if each is not None]
+        lines += [f"  {each}" for each in self.steering]
         lines += [f"  {fault}" for fault in self.faults]
         return "\n".join(lines)
 
@@ -240,6 +272,7 @@ KINDS: Final[Mapping[str, Callable[[World], bool]]] = {
     "copies": lambda world: world.replay is not None,
     "revivals": lambda world: any(route.revive for route in world.routes),
     "retries": lambda world: any(route.reject and not route.redrive for route in world.routes),
+    "steering": lambda world: bool(world.steering),
     "schedules": lambda world: any(publish.delay for publish in world.publishes),
     "taps": lambda world: any(route.tap for route in world.routes),
     "turns": lambda world: world.moment == "turns",
@@ -296,7 +329,46 @@ def draw(seed: int) -> World:
         return _with_moment(world)
     if seed % ROTATIONS == 2:
         world = _with_rotations(world)
-    return _with_replays(world) if seed % REPLAYS == 12 else world
+    if seed % REPLAYS == 12:
+        world = _with_replays(world)
+    return _with_operators(world) if seed % OPERATORS == 7 else world
+
+
+def _with_operators(world: World) -> World:
+    """The same with somebody who pauses and changes what moves messages."""
+    rng = random.Random(f"operators of world {world.seed}")
+    things = []
+    for index, route in enumerate(world.routes):
+        things.append((index, "taps" if route.tap else "subscriptions"))
+        things += [
+            (index, kind) for kind, is_there in (("bridges", route.target), ("endpoints", route.push)) if is_there
+        ]
+    is_ordered = any(route.ordered for route in world.routes)  # a ledger that is lost may break order
+    steering = tuple(
+        Steering(
+            route=index,
+            kind=kind,
+            changes=kind != "endpoints" and rng.random() < 0.5,
+            pause=_time(rng, 0.0, 0.8),
+            seconds=round(rng.choice((0.05, 0.5, 1.5)) * rng.random(), 4),
+            # What was given up may still be done, so one process has both requests.
+            hang_up=round(0.02 * rng.random(), 4) if world.gateways == 1 and rng.random() < 0.4 else None,
+            process=rng.randrange(world.gateways),
+            cuts=rng.random() < 0.4 and not is_ordered,
+            restarts=rng.random() < 0.5 and world.front is None,
+        )
+        for index, kind in rng.sample(things, rng.randint(1, min(len(things), 3)))
+    )
+    faults = list(world.faults)
+    name, at = rng.choice(("gateway", "gateway2")[: world.gateways]), rng.choice(steering).pause
+    chosen = rng.random()
+    if chosen < 0.3 and not is_ordered:
+        faults.append(Fault(at, "lose", rng.choice(sorted(world.brokers)), name, round(0.3 * rng.random(), 4)))
+    elif chosen < 0.5:
+        faults.append(Fault(at, "ledger", name, "", _time(rng, 0.01, 0.3)))
+    elif chosen < 0.7:
+        faults.append(Fault(rng.randint(1, 40), "kill at commit", name, "", round(0.1 * rng.random(), 4)))
+    return replace(world, steering=steering, faults=tuple(faults))
 
 
 def _with_replays(world: World) -> World:
