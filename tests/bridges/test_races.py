@@ -147,7 +147,7 @@ async def test_a_bridge_with_wrong_settings_in_the_ledger_can_be_deleted(estate:
 async def test_a_resume_that_comes_as_it_is_drained(estate: Estate) -> None:
     await estate.bridge()
     await estate.wait_for(state="running")
-    lock = estate.bridges._lock("b")
+    lock = estate.bridges._locks.of("b")
     bridge = estate.bridges._here["b"]
     bridge.wish = WantedState.DRAIN
     bridge.start()
