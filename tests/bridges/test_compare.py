@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from hashlib import sha256
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -409,3 +410,29 @@ def test_octets_that_are_no_properties() -> None:
     assert compare._digest(message) == sha256(b"\xffbody").digest()
     settings = bridge_settings(set_headers={"a": 1})
     assert compare._as_sent(message, settings) is message
+
+
+async def test_a_broker_that_delivers_late_is_waited_for() -> None:
+    """Embedded brokers deliver before a consumer has begun."""
+    shown: list[bytes] = []
+
+    class Late:
+        name = "late"
+        capabilities = SimpleNamespace(browse=True)
+
+        async def query_queue(self, queue: str) -> Any:
+            return SimpleNamespace(message_count=2)
+
+        async def consume(self, queue: str, prefetch: int, arrive: Any, *, acquired: bool) -> Any:
+            for body in (b"1", b"2"):
+                delivery = SimpleNamespace(message=Message(body, Properties()), is_used_up=False, settle=lambda _: None)
+                asyncio.get_running_loop().call_later(0.05, arrive, delivery)
+            return SimpleNamespace(cancel=done, close=done)
+
+    async def done(**options: Any) -> None:
+        return None
+
+    late: Any = Late()
+    pile = Pile(10)
+    assert await compare.look_into(late, "q", pile, lambda delivery: shown.append(delivery.message.body)) == "browsed"
+    assert (shown, pile.complete) == ([b"1", b"2"], True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -191,6 +192,24 @@ async def test_drain(estate: Estate) -> None:
     assert (await estate.status()).state == "stopped"
     await estate.bridges.resume("b")
     await estate.wait_for(forwarded=1)
+
+
+async def test_a_drain_waits_for_what_its_broker_has_not_delivered(
+    estate: Estate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await estate.bridge()
+    await estate.wait_for(state="running")
+    source = estate.gateway.broker("old")
+    query_queue, left = source.query_queue, [1, 1, 0, 0]
+
+    async def slow(queue: str) -> Any:
+        found = await query_queue(queue)
+        return replace(found, message_count=left.pop(0)) if queue == "in" and left else found
+
+    monkeypatch.setattr(source, "query_queue", slow)
+    await estate.bridges.drain("b")
+    status = await estate.wait_for(state="stopped")
+    assert (status.reason, left) == ("drained", [])
 
 
 async def test_resume_takes_a_drain_back(estate: Estate) -> None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from gateway.amqp.message import Message
@@ -72,6 +73,14 @@ async def test_a_broker_is_followed(brokers: list[EmbeddedBroker], version: str)
         assert not first.broker.connections
     finally:
         await upstream.close()
+
+
+async def test_a_broker_is_followed_with_less_than_a_second_left(brokers: list[EmbeddedBroker]) -> None:
+    send_away(brokers[0], place(brokers[1]))
+    hurried = msgspec.structs.replace(settings(brokers[0], "0-8", "127.0.0.1"), connect_timeout=1.0)
+    link = await Dialer("here", hurried).open("test")
+    assert brokers[1].broker.connections
+    await link.close()
 
 
 @pytest.mark.parametrize("version", HOPS)
