@@ -99,6 +99,13 @@ class _Visitor(ast.NodeVisitor):
     def visit_Assert(self, node: ast.Assert) -> None:
         """What is asserted is for the type checker."""
 
+    def visit_Call(self, node: ast.Call) -> None:
+        """That what is zipped is of one length is asserted, too."""
+        is_zip = isinstance(node.func, ast.Name) and node.func.id == "zip"
+        for child in ast.iter_child_nodes(node):
+            if not (is_zip and isinstance(child, ast.keyword) and child.arg == "strict"):
+                self.visit(child)
+
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
         if node.value is not None:
             self.visit(node.value)

@@ -79,6 +79,13 @@ def named(project: Path, before: str) -> Mutant:
     return found
 
 
+def test_what_is_asserted_is_not_changed(project: Path) -> None:
+    code = "def pairs(a, b):\n    assert a is not b\n    return sorted(zip(a, b, strict=True), reverse=True)\n"
+    (project / "gateway/core/pairs.py").write_text(code)
+    found = mutants_of(project, "gateway/core/pairs.py")
+    assert [(each.before, each.start) for each in found] == [("True", code.rindex("True"))]
+
+
 def test_what_there_is_to_change(project: Path) -> None:
     found = {(each.before, each.after) for each in mutants_of(project, "gateway/core/door.py")}
     assert found == {
