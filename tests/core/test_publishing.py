@@ -116,6 +116,20 @@ async def test_a_broker_that_is_away(gateway: Gateway, upstream: FakeUpstream) -
     assert result.error.retry_after == 3.0
 
 
+async def test_the_queues_that_were_seen_last_are_known(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.core.publishing.publisher.KNOWN_QUEUES_MAX", 2)
+    publisher = gateway._publisher
+
+    def known(*queues: str) -> list[str]:
+        return [queue for queue in queues if not publisher._is_durable("fake", "", message(key=queue))]
+
+    for queue in ("a", "b", "a"):
+        publisher.know_queue("fake", queue, durable=False)
+    assert known("a", "b") == ["a", "b"]
+    publisher.know_queue("fake", "c", durable=False)
+    assert known("a", "b", "c") == ["a", "c"]
+
+
 async def test_durable_needs_mode_queue_and_broker(gateway: Gateway, upstream: FakeUpstream) -> None:
     transient = Publication("orders", Message(b"", Properties(delivery_mode=1)))
     assert [result.durable for result in await gateway.publish("fake", "", [transient, message()])] == [False, True]

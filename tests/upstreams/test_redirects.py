@@ -135,6 +135,16 @@ async def test_auto_follows_too(brokers: list[EmbeddedBroker]) -> None:
     await link.close()
 
 
+async def test_auto_finds_another_version_once_its_broker_has_changed(brokers: list[EmbeddedBroker]) -> None:
+    dialer = Dialer("here", settings(brokers[0], "auto"))
+    await (await dialer.open("test")).close()
+    del brokers[0].session_configs[V0_9_1]
+    link = await dialer.open("test")
+    assert dialer.found.startswith(f"found {link.session.version.value}")
+    assert link.session.version is not V0_9_1
+    await link.close()
+
+
 async def test_a_refusal_is_tried_again_slowly(brokers: list[EmbeddedBroker]) -> None:
     send_away(brokers[0], place(brokers[1]))
     upstream = Upstream("there", settings(brokers[0], "0-8", "other.example"))
