@@ -23,6 +23,7 @@ from gateway.fidelity import RESERVED
 from gateway.notation.values import table_from_json
 from gateway.outbound.hosts import split_url
 from gateway.outbound.requests import request_line, request_octets
+from gateway.webhooks.attempts import forms
 from gateway.webhooks.attempts.forms import BATCHED, HEAD_MAX, FormedRequest, PushedMessage, write
 
 FORMATS = ("json", "raw", "cloudevents-binary", "cloudevents-structured", "cloudevents-batch")
@@ -270,6 +271,17 @@ def test_a_possible_duplicate_is_marked_in_every_form() -> None:
         assert (event(found, form)["amqpresent"], event(found, form)["amqpredelivered"]) == (True, True)
     envelope = json.loads(write(settings("json"), [found]).body)
     assert (envelope["resent"], envelope["redelivered"], envelope["delivery_attempt"]) == (True, True, 5)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_sound"),
+    [
+        ("", True), ("plain", True), ("a\u00a0b", True), ("\u2028", True), ("\ue000", True), ("\n", False),
+        ("\x7f", False), ("\x9f", False), ("\ufffe", False), ("\U0001ffff", False), ("\udc80", False),
+    ],
+)  # fmt: skip
+def test_what_may_be_an_attribute(text: str, is_sound: bool) -> None:
+    assert forms._sound(text) is is_sound
 
 
 def test_source_and_type_can_be_set() -> None:

@@ -26,7 +26,7 @@ from gateway.webhooks.attempts import replies
 from gateway.webhooks.attempts.forms import PushedMessage
 from gateway.webhooks.attempts.outcomes import PushOutcomes
 from gateway.webhooks.attempts.sender import SendOutcome
-from gateway.webhooks.endpoint import Endpoint
+from gateway.webhooks.endpoint import Endpoint, EndpointState
 from gateway.webhooks.states import PushState
 from tests.webhooks.pushed import Estate, until
 
@@ -538,6 +538,26 @@ async def test_what_is_lost_while_it_starts_over_begins_nothing(
     await asyncio.sleep(0.1)
     assert not estate.pushes.here("s")
     assert (estate.receivers.requests, await estate.depth()) == ({}, 1)
+
+
+async def test_the_log_says_once_that_an_endpoint_gets_nothing_and_that_it_does_again(
+    estate: Estate, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+
+    def told() -> list[str]:
+        return [
+            name for record in caplog.records if (name := record.getMessage()) in ("push.suspended", "push.resumed")
+        ]
+
+    estate.receivers.put("e")
+    await estate.subscribe()
+    estate.receivers.set_state("e", EndpointState.PAUSED)
+    await until(lambda: told() == ["push.suspended"])
+    await estate.publish(b"x")
+    estate.receivers.set_state("e", EndpointState.ACTIVE)
+    await until(lambda: estate.receivers.bodies() == [b"x"])
+    assert told() == ["push.suspended", "push.resumed"]
 
 
 async def test_an_endpoint_that_has_moved_is_not_disabled_by_where_it_was(estate: Estate) -> None:

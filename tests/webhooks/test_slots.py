@@ -46,6 +46,7 @@ def test_a_window_begins_with_one_grows_while_it_is_full_and_is_halved_by_a_fail
         windows.append(player.lane.in_flight)
         player.end(True)
     assert windows == [1, 2, 3, 4, 5, 6, 7, 8, 8, 8]
+    assert player.lane.window == 8
     player.go()
     player.end(False)
     assert (player.lane.window, player.lane.health) == (4, Health.GOOD)
