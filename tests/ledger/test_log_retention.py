@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from typing import Any
@@ -12,6 +13,7 @@ from gateway.config import RetentionSettings
 from gateway.ledger import EventKind, Ledger, Log, MessageIds
 from gateway.ledger.db import schema
 from gateway.ledger.db.ids import DAY_MS
+from gateway.ledger.events.keeper import LedgerKeeper
 from gateway.ledger.events.retention import DropOutcome
 from gateway.ledger.logs import log_reads, log_retention
 from gateway.observing import repeats
@@ -301,3 +303,19 @@ async def test_a_message_of_an_old_day_that_comes_while_the_day_is_dropped_stays
     assert [row["sequence"] for row in await rows(past.ledger)] == [2]
     engine.dispose()
     other.dispose()
+
+
+async def test_it_lets_go_by_itself(open_ledger: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    trimmed = asyncio.Event()
+
+    async def trim(keeper: LedgerKeeper) -> bool:
+        trimmed.set()
+        return True
+
+    monkeypatch.setattr("gateway.ledger.events.keeper.COUNT_EVERY", 0.01)
+    monkeypatch.setattr(LedgerKeeper, "trim", trim)
+    ledger = await open_ledger("first")
+    ledger.history.start()
+    async with asyncio.timeout(20):
+        await trimmed.wait()
+    await ledger.history.close()
