@@ -326,3 +326,16 @@ async def test_what_waits_for_room_at_the_target_is_not_published_once_the_bridg
     await until(lambda: not publisher._waiting.count and not publisher.pending)
     assert await estate.depth("out", "new") == 0
     assert await estate.depth() == 3
+
+
+async def test_one_that_was_dropped_hears_nothing_of_its_consumer(estate: Estate) -> None:
+    """Its metrics are those of the one that has taken its place."""
+    await estate.bridge()
+    await estate.wait_for(state="running")
+    bridge = estate.bridges._here["b"]
+    consumer = bridge._consumer
+    assert consumer is not None
+    assert bridge._consumer_changed in consumer.on_state
+    dropping = bridge.drop()
+    assert bridge._consumer_changed not in consumer.on_state
+    await dropping
