@@ -211,8 +211,9 @@ class Branches:
             channel.branch = None
         if not request.suspend:
             _dissociate(channel, branch)
-        if request.fail:
-            self._begin(_fail(branch, now))
+        if request.fail and branch.state is BranchState.ACTIVE:
+            branch.state = BranchState.ROLLBACK_ONLY  # at once: undoing it may have to wait for its turn
+            self._begin(branch.undo(now))
         return branch.status
 
     def leave(self, channel: Channel, now: float) -> Job:

@@ -216,6 +216,18 @@ def test_a_branch_that_failed_takes_nothing_more(host: Host, wire: Wire) -> None
     assert bodies(wire) == [b"1"]
 
 
+def test_a_branch_has_failed_before_all_of_it_is_undone(
+    host: Host, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declare(wire)
+    waiting: list[Any] = []
+    monkeypatch.setattr(host.broker.virtual_host("/").branches, "_begin", waiting.append)
+    assert status(wire, o.DtxStart(1, XID)) is XaStatus.XA_OK
+    publish(wire)
+    assert status(wire, o.DtxEnd(1, XID, fail=True)) is XaStatus.XA_RBROLLBACK
+    assert len(waiting) == 1
+
+
 def test_what_is_accepted_from_a_queue_that_goes(host: Host, wire: Wire) -> None:
     first, _ = consumed(wire, 2)
     status(wire, o.DtxStart(1, XID))
