@@ -795,12 +795,17 @@ async def test_an_end_over_a_channel_that_dies(house: House) -> None:
 async def test_acknowledgements_that_a_dead_channel_took_along(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their messages come again, and are still part of the depth."""
     told = 0
+    filled, cutting = asyncio.Event(), []
+
+    async def cut() -> None:
+        await filled.wait()  # what fills the queue goes over the same connection
+        house.cut()
 
     def lost(delivery: Delivery, settlement: Settlement) -> bool:
         nonlocal told
         told += 1
         if told == 5:
-            asyncio.get_running_loop().call_soon(house.cut)
+            cutting.append(asyncio.create_task(cut()))
         return True if told <= 5 else settle(delivery, settlement)
 
     monkeypatch.setattr(flow, "settle", lost)
@@ -808,6 +813,7 @@ async def test_acknowledgements_that_a_dead_channel_took_along(house: House, mon
     await house.tap(until="depth", prefetch=5)
     await house.wait_for(depth=lambda depth: depth is not None)
     await house.fill(20)
+    filled.set()
     await house.wait_for(state=TapState.STOPPED)
     bodies = set(await house.bodies())
     assert bodies >= set(sent), "it may have taken a few more, but not fewer"
