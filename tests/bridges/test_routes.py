@@ -10,7 +10,7 @@ import pytest
 from gateway.amqp.message import Message, Properties, RawProperties
 from gateway.bridges.bridge import check
 from gateway.bridges.items import BridgeDelivery
-from gateway.bridges.routes import KEY_MAX, BridgeRoute, RouteOutcome
+from gateway.bridges.routes import KEY_MAX, VIA_MAX, BridgeRoute, RouteOutcome
 from gateway.core.leasing.consuming import own_id
 from gateway.errors import EncodeError, FrameSyntaxError
 from gateway.ledger import MessageIds, id_text
@@ -81,6 +81,14 @@ def test_an_id_is_kept_and_the_entries_say_where_it_has_been() -> None:
     assert way.look(found) is RouteOutcome.FORWARD
     assert found.id == ID
     assert way.entries(found) == {"id": id_text(ID), "hops": "3", "via": f"x@1,y@2,{TOKEN}", "resent": "1"}
+
+
+@pytest.mark.parametrize(("more", "kept"), [(0, True), (1, False)])
+def test_where_it_has_been_is_as_long_as_a_gateway_can_have_written_it(more: int, kept: bool) -> None:
+    via = "x" * (VIA_MAX + more)
+    found = item(**reserved(id=id_text(ID), via=via))
+    route().look(found)
+    assert found.via == (via if kept else "")
 
 
 def test_entries_of_one_that_comes_first() -> None:

@@ -90,6 +90,19 @@ async def test_messages_are_prepared_then_forwarded(estate: Estate) -> None:
 
 
 @TO_0_10
+async def test_a_branch_at_a_broker_that_is_configured_no_more_holds_up_no_other(estate: Estate) -> None:
+    register = estate.ledger.branches
+    gone, known = b"1" * 16, b"2" * 16
+    await register.begin(gone, "b", "gone")
+    await register.begin(known, "b", "new")
+    await estate.bridge(acknowledge=DTX)
+    await estate.wait_for(state="running")
+    assert [branch.id for branch in await register.of("b")] == [gone]
+    await register.abort(gone)
+    await register.finish(gone)
+
+
+@TO_0_10
 async def test_confirms_that_come_after_the_answer_to_the_end(estate: Estate, monkeypatch: pytest.MonkeyPatch) -> None:
     receive = BranchLane.receive
 

@@ -8,7 +8,8 @@ import pytest
 
 from gateway.amqp.operations import Consume, Settlement
 from gateway.errors import LimitExceeded
-from gateway.upstreams import ConsumerState, Delivery, spare_links
+from gateway.link import Link
+from gateway.upstreams import ConsumerState, Delivery, keeper, spare_links
 from tests.upstreams.conftest import Start
 from tests.upstreams.fake import FakeBroker, until
 
@@ -34,6 +35,23 @@ async def test_consumers_go_on_further_links_and_leave_room_for_leases(start: St
         assert [each.message.body for each in await upstream.fetch(f"q{index}", 1)] == [b"%d" % index]
     for consumer in found:
         await consumer.close()
+
+
+async def test_further_links_are_numbered(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = FakeBroker(channel_max=2)
+    asked: list[str] = []
+    open_link = keeper.Dialer.open
+
+    async def opened(dialer: keeper.Dialer, purpose: str) -> Link:
+        asked.append(purpose)
+        return await open_link(dialer, purpose)
+
+    upstream = await start(broker, consume_connections=3)
+    monkeypatch.setattr(keeper.Dialer, "open", opened)
+    broker.put("q")
+    for _ in range(5):
+        await upstream.consume("q", 1, ignore)
+    assert asked == ["consume 2", "consume 3"]
 
 
 async def test_as_many_links_as_are_allowed(start: Start) -> None:

@@ -42,6 +42,17 @@ def test_there_are_few_of_them() -> None:
     assert len({reason_of(SendOutcome(status=status)) for status in range(1_000)}) == 8
 
 
+def test_the_endpoints_that_get_nothing_are_counted() -> None:
+    metrics = Metrics("test")
+    counts = PushCounts(metrics)
+    seen = []
+    for name, up in (("a", False), ("b", False), ("b", False), ("c", True), ("a", True)):
+        counts.up(name, up=up)
+        seen.append(metrics.registry.get_sample_value("amqpgw_push_endpoints_suspended"))
+    counts.idle("b")
+    assert [*seen, metrics.registry.get_sample_value("amqpgw_push_endpoints_suspended")] == [1, 2, 2, 2, 1, 0]
+
+
 def shown(metrics: Metrics) -> set[str]:
     """The endpoints that have series of their own, and ``other``."""
     return {
