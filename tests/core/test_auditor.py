@@ -132,9 +132,11 @@ async def test_one_process_audits(ledger: Ledger, monkeypatch: pytest.MonkeyPatc
     await asyncio.sleep(0.3)
     await audit.close()
     assert metrics.audit_rounds._value.get() == 0
+    metrics.outbox_overdue.set(7)  # of when it was this process that looked
     watch = Observer(ledger, metrics)
     await watch.look()
     assert b"amqpgw_outbox_messages{" not in metrics.render()
+    assert metrics.registry.get_sample_value("amqpgw_outbox_overdue_seconds") == 0
 
 
 async def test_a_ledger_that_is_away_and_a_defect_end_nothing(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
