@@ -465,7 +465,10 @@ class Writer:
                 told = self._failed(error.__cause__ or error)
                 if isinstance(error, CommitInDoubt):
                     told = CommitUnknown(f"{told}; it may have been written all the same")
-                raise told from error
+                try:
+                    raise told from error
+                finally:
+                    del told  # it holds this frame, which held it until the collector came by
             except exc.SQLAlchemyError as error:
                 self._drop_connection()
                 if not second and (is_lost(error) or is_deadlock(error)):
