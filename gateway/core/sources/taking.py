@@ -139,7 +139,7 @@ class Taker:
         """Called before anything is taken, and again after each error."""
 
     def _before_close(self) -> None:
-        """Called when nothing more is taken or stored, before the rest is given back."""
+        """Called when nothing more comes from the consumer, before its channel is closed and the rest given back."""
 
     def _changed(self) -> None:
         """Called when something came to stand in the way, or does no more."""
@@ -316,6 +316,8 @@ class Taker:
     async def _close_consumer(self) -> None:
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
+            if consumer.state is ConsumerState.CLOSED:
+                self._before_close()
             await consumer.close()
 
     async def _is_full_for_long(self) -> bool:
