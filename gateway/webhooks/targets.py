@@ -22,6 +22,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, Final, Protocol
 
 from gateway.config import EndpointSettings
@@ -380,7 +381,7 @@ class PushTarget:
             targets.watch()
             task = targets.run(self._request(endpoint, line, items, number))
             self._requests[task] = line
-            task.add_done_callback(self._requests.pop)
+            task.add_done_callback(partial(self._over, line, items, number))
 
     def _next_line(self, now: float, most: int, wait: float) -> tuple[PushSource | None, float | None]:
         """The next line that has a request's worth; None, and when one will have it."""
@@ -397,15 +398,9 @@ class PushTarget:
     async def _request(self, endpoint: Endpoint, line: PushSource, items: list[PushDelivery], number: int) -> None:
         targets = self._targets
         begun = clock.monotonic()
-        try:
-            outcome = await targets.sender.send(
-                endpoint, [line.outgoing(item) for item in items], int(targets.clock()), self._cuts
-            )
-        except BaseException:
-            self.lane.end(number, None, clock.monotonic())
-            self.breaker.untold()
-            line.dropped(items)
-            raise
+        outcome = await targets.sender.send(
+            endpoint, [line.outgoing(item) for item in items], int(targets.clock()), self._cuts
+        )
         now = clock.monotonic()
         self._cuts = outcome.status is None or outcome.truncated
         next_steps = [self._rule(item, index, outcome) for index, item in enumerate(items)]
@@ -420,6 +415,18 @@ class PushTarget:
             await self._disable(gone, endpoint.settings.url)
         await line.finished(items, outcome, next_steps)
         self.look()
+
+    def _over(self, line: PushSource, items: list[PushDelivery], number: int, task: asyncio.Task[None]) -> None:
+        """A request has ended. One that was cut off, perhaps before it began, leaves its place to those who wait."""
+        del self._requests[task]
+        if not self.lane.has_begun(number):
+            return  # its outcome was heard
+        self.lane.end(number, None, clock.monotonic())
+        self.breaker.untold()
+        line.dropped(items)
+        self._targets.slots.serve()
+        if not self._closed:
+            self.look()
 
     def _rule(self, item: PushDelivery, index: int, outcome: SendOutcome) -> NextStep:
         targets = self._targets

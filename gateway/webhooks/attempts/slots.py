@@ -98,6 +98,10 @@ class EndpointSlots:
         """A request begins. Returns its number, for :meth:`end`."""
         return self._slots.begin(self, now)
 
+    def has_begun(self, number: int) -> bool:
+        """Whether this request is under way."""
+        return number in self._begun
+
     def end(self, number: int, good: bool | None, now: float) -> None:
         """A request is over. ``good``: the endpoint took it; None: it says nothing of the endpoint."""
         full = len(self._begun) >= min(self.window, self.concurrency)
