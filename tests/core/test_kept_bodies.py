@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
+from gateway.amqp.message import Message
 from gateway.config import RetentionSettings
-from gateway.core import Gateway
+from gateway.core import Gateway, Publication, PublishOutcome
+from gateway.core.sources.stored import open_envelope
 from gateway.errors import LedgerUnavailable
 from gateway.ledger import KeptBody, Ledger
 from tests.core import test_keyed_messages, test_keys, test_outbox
@@ -44,3 +46,19 @@ async def test_the_ledger_is_away_when_a_body_is_to_be_kept(gateway: Gateway, le
     assert callable(publish)
     await publish(gateway)
     assert (failures, kept) == (0, 1)
+
+
+@pytest.mark.parametrize("resent", [False, True])
+async def test_a_kept_body_says_whether_its_message_may_be_there_twice(
+    gateway: Gateway, ledger: Ledger, resent: bool
+) -> None:
+    ledger.reconfigure((), RetentionSettings(bodies="days"))
+    kept: list[KeptBody] = []
+
+    async def keep(rows: Sequence[KeptBody]) -> None:
+        kept.extend(rows)
+
+    ledger.deliveries.keep_bodies = keep  # type: ignore[method-assign]
+    publication = Publication("orders", Message(b"hello"), id=b"1" * 16)
+    await gateway._publisher.keep("", [publication], [PublishOutcome("1", resent=resent)])
+    assert [open_envelope(row.payload).resent for row in kept] == [resent]

@@ -312,7 +312,7 @@ class Publisher:
         rows = [
             KeptBody(
                 item.id,
-                envelope(Stored(item.message, exchange, item.routing_key, False, result.resent)),
+                envelope(Stored(item.message, exchange, item.routing_key, False, result.resent), resent=result.resent),
                 len(item.message.body),
             )
             for item, result in zip(messages, results, strict=True)
