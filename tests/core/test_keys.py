@@ -440,3 +440,16 @@ def _intent() -> OutboxEntry:
             broker="fake", version="", exchange="", routing_key="orders", size=8, sha256=b"x" * 32, origin="http"
         ),
     )
+
+
+async def test_a_request_that_the_end_of_the_gateway_cuts_off_may_have_been_sent(
+    gateway: Gateway, upstream: FakeUpstream
+) -> None:
+    upstream.held = []
+    caller = asyncio.create_task(publish(gateway))
+    async with asyncio.timeout(5):
+        while not upstream.held:
+            await asyncio.sleep(0.005)
+    await gateway._keyed.close(0.0)
+    assert (await caller).status == 504
+    assert len(upstream.published) == 1

@@ -176,9 +176,10 @@ class KeyedPublisher:
         try:
             if not done and not pending.claimed:
                 pending.task.cancel()  # what the ledger has of it by then is given back
-            if pending.task.cancelled() or not (done or pending.claimed):
+            is_over = bool(done) and not pending.task.cancelled()  # else it takes longer, or the gateway stops
+            if not is_over and not pending.claimed:
                 raise LedgerUnavailable(f"the ledger could not be written within {within:g} s; nothing was sent")
-            if done:
+            if is_over:
                 return pending.task.result()
             pending.given_up = True
             ids = pending.ids
