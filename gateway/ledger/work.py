@@ -308,7 +308,10 @@ class Shared:
         while True:
             found = await self._tasks.read(lambda connection: resources.get(connection, SECRETS, name))
             if found is not None:
-                secret = b64decode(str(found.spec.get("secret", "")))
+                try:
+                    secret = b64decode(str(found.spec.get("secret", "")), validate=True)
+                except ValueError:
+                    secret = b""
                 if len(secret) < SECRET:
                     raise LedgerUnavailable(f"the {SECRETS} {name!r} in the ledger is damaged; delete it")
                 return secret
