@@ -263,7 +263,7 @@ class PushOutcomes:
         """A row whose body cannot be read: it stays, dead, for another process that can."""
         item = PushDelivery()
         item.arrival, item.id, item.message_id, item.attempt = None, row.id, row.message_id, row.attempt
-        item.lease, item.redelivered = row.lease, False
+        item.lease, item.redelivered, item.reason = row.lease, False, row.reason
         at = now_us()
         entry = self._notes.entry(
             item, EventKind.DEAD, at, self._notes.detail(item, None, reason=short(why), code="damaged")
