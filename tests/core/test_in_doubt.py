@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,13 @@ import pytest
 
 from gateway.config import LedgerSettings
 from gateway.core import Gateway
+from gateway.core.publishing import endings, sending
 from gateway.core.publishing.sending import BATCH
+from gateway.errors import BrokerUnavailable, EncodeError, GatewayError, LedgerUnavailable, NotFound, PublishRefused
 from gateway.ledger import Ledger, MessageIds, New, OutboxEntry, StoredAnswer, Unknown, Wanted
+from gateway.ledger.pending.outbox import OutboxStore
 from gateway.ledger.store import NO_LEASE
+from gateway.observing.repeats import FIELDS
 from gateway.observing.telemetry import Metrics
 from tests.core.fakes import FakeUpstream
 from tests.core.test_keyed_messages import _intent, message
@@ -162,4 +167,102 @@ async def test_what_comes_to_be_in_doubt_at_the_last_look_is_taken_over(
         await gateway.outbox.sender.recovered()
     assert len(fake.published) == 1
     await gateway.close(1.0)
+    await ledger.close()
+
+
+@pytest.mark.parametrize(
+    ("failure", "left"),
+    [
+        (BrokerUnavailable("away"), 1),
+        (PublishRefused("full"), 1),
+        (EncodeError("too long"), 1),
+        (NotFound(404, "no exchange"), 0),
+    ],
+)
+async def test_what_cannot_be_sent_again_stays_unknown(
+    tmp_path: Path, fake: FakeUpstream, failure: GatewayError, left: int
+) -> None:
+    """The attempt of the dead process may have arrived; only an answer of the broker ends that."""
+    fake.failure = failure
+    (found,) = await resolved(tmp_path, [Wanted("k", b"f" * 32, [intent()])], fake)
+    assert isinstance(found, Unknown)
+    assert len(found.intents) == left
+
+
+async def test_a_broker_is_waited_for_once(
+    tmp_path: Path, fake: FakeUpstream, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As long as a connection may take, and not again for each portion."""
+    monkeypatch.setattr(sending, "BATCH", 1)
+    caplog.set_level("INFO", "gateway")
+    waits: list[float | None] = []
+
+    async def wait_up(timeout: float | None = None) -> bool:
+        waits.append(timeout)
+        return True
+
+    monkeypatch.setattr(fake, "wait_up", wait_up)
+    wanted = [Wanted(f"k{number}", b"f" * 32, [intent(b"%d" % number)]) for number in range(3)]
+    assert [answer.intents for answer in await resolved(tmp_path, wanted, fake)] == [()] * 3
+    assert waits == [fake.settings.connect_timeout]
+    counts = [getattr(each, FIELDS)["count"] for each in caplog.records if each.msg == "ledger.in_doubt_resolved"]
+    assert counts == [3]
+
+
+async def test_a_ledger_that_is_away_is_asked_again(
+    tmp_path: Path, fake: FakeUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endings, "PAUSE_MAX", 0.05)
+    take_over, asked = OutboxStore.take_over, []
+
+    async def sometimes(self: OutboxStore, limit: int) -> list[OutboxEntry]:
+        asked.append(asyncio.get_running_loop().time())
+        if len(asked) < 3:
+            raise LedgerUnavailable("away")
+        return await take_over(self, limit)
+
+    monkeypatch.setattr(OutboxStore, "take_over", sometimes)
+    (found,) = await resolved(tmp_path, [Wanted("k", b"f" * 32, [intent()])], fake)
+    assert found.intents == ()
+    assert len(fake.published) == 1
+    assert min(later - earlier for earlier, later in itertools.pairwise(asked[:3])) > 0.03
+
+
+async def test_keys_of_several_clients_are_ended(tmp_path: Path, fake: FakeUpstream) -> None:
+    """Also where they have the same name, and where a key has several messages."""
+    url = sqlite_ledger(tmp_path)
+    dead = await Ledger.open(url, LedgerSettings(), owner="dead")
+    await dead.keyring.claim("bob", [Wanted("k", b"f" * 32, [intent(b"1")])])
+    wanted = [Wanted("k", b"f" * 32, [intent(b"2"), intent(b"3")]), Wanted("l", b"f" * 32, [intent(b"4")])]
+    await dead.close()
+    assert [found.intents for found in await resolved(tmp_path, wanted, fake)] == [(), ()]
+    assert sorted(sent.body for _, _, sent in fake.published) == [b"1", b"2", b"3", b"4"]
+    ledger = await Ledger.open(url, LedgerSettings(), owner="third")
+    (found,) = await ledger.keyring.claim("bob", [Wanted("k", b"f" * 32, [intent(b"1")])])
+    assert isinstance(found, Unknown)
+    assert found.intents == ()
+    await ledger.close()
+
+
+async def test_what_does_not_end_in_time_is_left_to_the_next_start(tmp_path: Path, fake: FakeUpstream) -> None:
+    url = sqlite_ledger(tmp_path)
+    dead = await Ledger.open(url, LedgerSettings(), owner="dead")
+    assert await dead.claim_key("alice", "k", b"f" * 32, [intent()]) == New()
+    await dead.close()
+    ledger = await Ledger.open(url, LedgerSettings(), owner="next")
+    upstream: Any = fake
+    gateway = Gateway(ledger, {"fake": upstream}, Metrics("test"), ack_key=b"k" * 32)
+    fake.held = []
+    await gateway.start()
+    async with asyncio.timeout(10):
+        while not fake.held:
+            await asyncio.sleep(0.01)
+        await gateway.outbox.sender.close(0.01)
+    assert not [task for task in asyncio.all_tasks() if task.get_name() == "resolve in doubt"]
+    await gateway.close(1.0)
+    await ledger.close()
+    ledger = await Ledger.open(url, LedgerSettings(), owner="third")
+    found = await ledger.claim_key("alice", "k", b"f" * 32, [intent()])
+    assert isinstance(found, Unknown)
+    assert [row.doubtful for row in found.intents] == [True]
     await ledger.close()

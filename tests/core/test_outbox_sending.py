@@ -163,6 +163,7 @@ async def test_a_new_broker_of_the_name_is_sent_to_at_once(gateway: Gateway, ups
     """And again, when it was away."""
     upstream.state = UpstreamState.DOWN
     await put(gateway, b"1")
+    await quiet()
     another = FakeUpstream()
     await another.declare_queue("orders")
     gateway.brokers["fake"] = another  # type: ignore[assignment]
@@ -407,6 +408,19 @@ async def test_what_was_not_sent_stays_unmarked_when_the_process_leaves(
     assert after.reason == before.reason
     assert "resent" not in after.reason
     upstream.failure = None
+    await gateway.outbox.sender.start("fake")
+    await settled(gateway, [result])
+
+
+async def test_what_is_lost_while_it_is_sent_is_given_up_and_in_doubt(gateway: Gateway, upstream: FakeUpstream) -> None:
+    upstream.held = []
+    (result,) = await put(gateway, b"1")
+    await until(lambda: upstream.held)
+    gateway.outbox.sender.lost("fake")
+    row = await row_of(gateway, result, lambda row: not row.claimed)
+    assert row.reason == {"resent": True}
+    assert [future.cancelled() for future in upstream.held] == [True]
+    upstream.held = None
     await gateway.outbox.sender.start("fake")
     await settled(gateway, [result])
 
