@@ -31,11 +31,18 @@ class Desk:
         self.leases = Leases(AckIds(b"k" * 32), self.holdings, self.expired.extend, self.lost.append)
 
     def grant(
-        self, seconds: float = 60.0, lease_max: float = 1500.0, client: ShareHolder = ALICE
+        self,
+        seconds: float = 60.0,
+        lease_max: float = 1500.0,
+        client: ShareHolder = ALICE,
+        *,
+        body: bytes = b"x",
+        message_id: bytes = b"i" * 16,
+        subscription: str = "s",
     ) -> tuple[Lease, FakeDelivery]:
         assert self.leases.reserve(client, 1) == 1
-        delivery: Any = FakeDelivery(self.upstream, "q", (Message(b"x"), "", "q", False))
-        lease = self.leases.grant(delivery, b"i" * 16, "b", "0-9-1", "s", seconds, lease_max, client)
+        delivery: Any = FakeDelivery(self.upstream, "q", (Message(body), "", "q", False))
+        lease = self.leases.grant(delivery, message_id, "b", "0-9-1", subscription, seconds, lease_max, client)
         return lease, delivery
 
 
@@ -159,3 +166,124 @@ async def test_deadlines_of_what_has_ended_do_not_pile_up(monkeypatch: pytest.Mo
     assert desk.expired == [lease]
     assert delivery.settled
     desk.leases.close()
+
+
+async def test_what_is_out_is_counted_for_each_subscription_and_client() -> None:
+    desk = Desk()
+    first, _ = desk.grant(body=b"12345")
+    second, _ = desk.grant(body=b"", subscription="t")
+    third, _ = desk.grant(body=b"678", client=BOB)
+    assert desk.leases.all() == [first, second, third]
+    assert (desk.leases.count("s"), desk.leases.count("t")) == (2, 1)
+    held = desk.leases.byte_holdings
+    assert (held.held_by(ALICE), held.held_by(BOB), held.standing().held) == (5, 3, 8)
+    assert (first.size, second.size) == (5, 0)
+    desk.leases.settle(first, Settlement.ACCEPT, End.ACKNOWLEDGED)
+    desk.leases.settle(second, Settlement.ACCEPT, End.ACKNOWLEDGED)
+    assert (desk.leases.count("s"), desk.leases.count("t")) == (1, 0)
+    assert (held.held_by(ALICE), held.standing().held) == (0, 3)
+    assert desk.leases.all() == [third]
+    desk.leases.close()
+
+
+async def test_the_oldest_is_told() -> None:
+    desk = Desk()
+    assert desk.leases.oldest == 0.0
+    now = asyncio.get_running_loop().time()
+    first, delivery = desk.grant()
+    delivery.at = now - 40.0  # type: ignore[attr-defined]
+    _, other = desk.grant()
+    other.at = now + 40.0  # type: ignore[attr-defined]
+    assert 40.0 <= desk.leases.oldest < 100.0
+    desk.leases.end(first, End.LOST)
+    assert desk.leases.oldest == 0.0
+    desk.leases.close()
+
+
+async def test_who_had_a_message_before_is_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "HANDED_MAX", 2)
+    desk = Desk()
+    for number in (b"1", b"2", b"3"):
+        lease, _ = desk.grant(message_id=number * 16)
+        assert not desk.leases.was_handed("s", number * 16), "it is out"
+        desk.leases.settle(lease, Settlement.RELEASE, End.RELEASED)
+    known = [number for number in (b"1", b"2", b"3") if desk.leases.was_handed("s", number * 16)]
+    assert known == [b"2", b"3"]
+    assert not desk.leases.was_handed("t", b"3" * 16)
+    desk.leases.close()
+
+
+async def test_the_end_of_a_lease_is_told_once() -> None:
+    desk = Desk()
+    lease, delivery = desk.grant()
+    ended: list[Lease] = []
+    lease.on_end = ended.append
+    assert delivery.on_lost is not None
+    assert desk.leases.settle(lease, Settlement.RELEASE, End.RELEASED)
+    desk.leases.end(lease, End.LOST)
+    assert ended == [lease]
+    assert delivery.on_lost is None, "the delivery does not hold it any more"
+    assert not desk.leases.settle(lease, Settlement.ACCEPT, End.ACKNOWLEDGED)
+    assert desk.holdings.held_by(ALICE) == 0
+    desk.leases.close()
+
+
+async def test_a_lease_lasts_no_longer_than_its_delivery_may() -> None:
+    """The broker ends what is not settled within ``lease_max``; the gateway is sooner."""
+    desk = Desk()
+    now = asyncio.get_running_loop().time()
+    short, _ = desk.grant(10.0, 100.0)
+    long, _ = desk.grant(500.0, 100.0)
+    assert now + 10.0 <= short.deadline < now + 20.0
+    for lease in (short, long):
+        assert lease.latest == pytest.approx(now + 100.0 - module.LEASE_MARGIN, abs=5.0)
+    assert long.deadline == long.latest
+    assert desk.leases.extend(short, 1000.0) == pytest.approx(100.0 - module.LEASE_MARGIN, abs=5.0)
+    assert short.deadline == short.latest
+    desk.leases.close()
+
+
+async def test_nothing_is_kept_of_what_was_reserved_and_given_back() -> None:
+    desk = Desk()
+    count = desk.leases.reserve(ALICE, 3)
+    desk.leases.give_back(ALICE, 0)
+    desk.leases.give_back(ALICE, 2)
+    assert desk.holdings.held_by(ALICE) == 1
+    desk.leases.give_back(ALICE, count - 2)
+    assert desk.holdings.held_by(ALICE) == 0
+    assert desk.leases._reserved == {}
+    desk.leases.give_back(BOB, 0)
+    desk.leases.close()
+
+
+async def test_an_ack_id_of_another_process_names_its_owner() -> None:
+    desk = Desk()
+    other = Leases(AckIds(b"k" * 32, b"o" * 8), desk.holdings, desk.expired.extend, desk.lost.append)
+    lease, _ = desk.grant()
+    foreign = AckIds(b"k" * 32, b"o" * 8)
+    ack_id = foreign.make(1, foreign.mark("s"))
+    assert desk.leases.owner_of("s", ack_id) == b"o" * 8
+    assert desk.leases.find("s", ack_id) is Unusable.LOST
+    assert desk.leases.owner_of("s", lease.ack_id) is None
+    assert desk.leases.owner_of("s", "forged") is None
+    assert desk.leases.owner_of("t", ack_id) is None
+    assert other.owner_of("s", ack_id) is None
+    desk.leases.close()
+
+
+async def test_leases_that_run_out_together_are_told_together() -> None:
+    desk = Desk()
+    told: list[list[Lease]] = []
+    desk.leases._on_expired = told.append
+    leases = [desk.grant(600.0)[0] for _ in range(3)]
+    lost, delivery = desk.grant(600.0)
+    for lease in (*leases, lost):
+        desk.leases.extend(lease, 0.0)
+    delivery.lost = True
+    async with asyncio.timeout(5):
+        while not told:
+            await asyncio.sleep(0)
+    assert told == [leases]
+    assert desk.lost == [lost]
+    assert [desk.leases.find("s", lease.ack_id) for lease in leases] == [End.EXPIRED] * 3
+    assert desk.upstream.settled == [(Settlement.RELEASE, b"x")] * 3
