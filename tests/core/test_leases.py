@@ -253,6 +253,62 @@ async def test_nothing_is_kept_of_what_was_reserved_and_given_back() -> None:
     assert desk.holdings.held_by(ALICE) == 0
     assert desk.leases._reserved == {}
     desk.leases.give_back(BOB, 0)
+    desk.grant()
+    assert desk.leases._reserved == {}
+    desk.leases.close()
+
+
+async def test_what_waits_takes_half_of_what_is_left() -> None:
+    desk = Desk(40)
+    assert [desk.leases.reserve(ALICE, wanted, waits=True) for wanted in (6, 7, 7, 7)] == [6, 2, 1, 1]
+    desk.leases.close()
+
+
+async def test_the_last_message_may_go_beyond_the_bytes() -> None:
+    desk = Desk()
+    desk.leases.byte_holdings = Budgets(BudgetBounds(0.5, 0.2, {"lease_bytes": 10}))["lease_bytes"]
+    desk.grant(body=bytes(100))
+    assert desk.leases.byte_holdings.held_by(ALICE) == 100
+    desk.leases.close()
+
+
+async def test_what_is_lost_is_held_no_more() -> None:
+    """Whether its channel says so, or it shows when it is settled."""
+    desk = Desk()
+    (told, delivery), (silent, other) = desk.grant(), desk.grant()
+    delivery.lose()
+    assert not desk.leases.holds(told)
+    other.lost = True
+    assert not desk.leases.settle(silent, Settlement.ACCEPT, End.ACKNOWLEDGED)
+    assert not desk.leases.holds(silent)
+    assert [desk.leases.find("s", lease.ack_id) for lease in (told, silent)] == [End.LOST] * 2
+    assert (desk.leases.count("s"), desk.holdings.held_by(ALICE), desk.leases._by_delivery) == (0, 0, {})
+    desk.leases.close()
+
+
+async def test_the_timer_is_that_of_the_next_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also after the deadlines were tidied up; and there is only one."""
+    monkeypatch.setattr(module, "HEAP_MIN", -1_000)
+    desk = Desk()
+    for seconds in (600.0, 0.08, 300.0, 0.05):
+        lease, _ = desk.grant(seconds)
+    assert desk.leases._timer is not None
+    assert desk.leases._timer.when() == pytest.approx(lease.deadline)
+    desk.leases.close()
+    await asyncio.sleep(0.1)
+    assert (desk.expired, len(desk.leases)) == ([], 4)
+
+
+async def test_few_deadlines_are_kept_of_few_leases(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "HEAP_MIN", 4)
+    desk = Desk(1_000)
+    leases = [desk.grant(600.0)[0] for _ in range(100)]
+    for lease in leases[1:]:
+        desk.leases.settle(lease, Settlement.ACCEPT, End.ACKNOWLEDGED)
+    assert len(desk.leases._heap) <= 6
+    for _ in range(20):
+        desk.leases.extend(leases[0], 600.0)
+        assert len(desk.leases._heap) <= 6
     desk.leases.close()
 
 
@@ -275,10 +331,13 @@ async def test_leases_that_run_out_together_are_told_together() -> None:
     desk = Desk()
     told: list[list[Lease]] = []
     desk.leases._on_expired = told.append
-    leases = [desk.grant(600.0)[0] for _ in range(3)]
+    leases = [desk.grant(600.0)[0] for _ in range(2)]
+    settled, _ = desk.grant(600.0)
+    leases.append(desk.grant(600.0)[0])
     lost, delivery = desk.grant(600.0)
-    for lease in (*leases, lost):
+    for lease in (*leases[:2], settled, leases[2], lost):
         desk.leases.extend(lease, 0.0)
+    desk.leases.settle(settled, Settlement.ACCEPT, End.ACKNOWLEDGED)
     delivery.lost = True
     async with asyncio.timeout(5):
         while not told:
@@ -286,4 +345,4 @@ async def test_leases_that_run_out_together_are_told_together() -> None:
     assert told == [leases]
     assert desk.lost == [lost]
     assert [desk.leases.find("s", lease.ack_id) for lease in leases] == [End.EXPIRED] * 3
-    assert desk.upstream.settled == [(Settlement.RELEASE, b"x")] * 3
+    assert desk.upstream.settled == [(Settlement.ACCEPT, b"x"), *[(Settlement.RELEASE, b"x")] * 3]
