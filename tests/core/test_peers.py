@@ -205,3 +205,79 @@ async def test_a_ledger_that_is_away_is_no_proof_of_death() -> None:
     with pytest.raises(LedgerUnavailable):
         await peers.settle(b"gone" * 2, "acknowledge", "s", ["a"])
     await peers.close()
+
+
+# ------------------------------------------------------------------------------------------- heads and nonces
+
+
+def test_a_head_counts_once_and_says_how_much_follows() -> None:
+    clock = Clock()
+    seal = Seal(b"k" * 32, clock)
+    headers = sent(seal)
+    assert seal.announced("POST", PATH, TWO, headers) == 4
+    assert seal.announced("POST", PATH, TWO, headers) is None
+    assert seal.check("POST", PATH, TWO, headers, b"body", is_announced=True) == ""
+    assert seal.announced("POST", PATH, ONE, sent(seal)) is None, "it is for another process"
+    assert seal.announced("GET", PATH, TWO, sent(seal)) is None
+    assert seal.announced("POST", PATH, TWO, sent(seal, **{"x-peer-length": "5"})) is None
+    assert seal.announced("POST", PATH, TWO, {}) is None
+    assert Seal(b"K" * 32, clock).announced("POST", PATH, TWO, sent(seal)) is None
+    for moved, expected in ((CLOCKS, 4), (CLOCKS + 1, None), (-CLOCKS, 4), (-CLOCKS - 1, None)):
+        headers = sent(seal)
+        clock.now += moved
+        assert seal.announced("POST", PATH, TWO, headers) == expected, moved
+        clock.now -= moved
+
+
+def test_requests_are_taken_as_long_as_the_clocks_may_differ() -> None:
+    clock = Clock()
+    seal = Seal(b"k" * 32, clock)
+    for moved in (CLOCKS, -CLOCKS):
+        headers = sent(seal)
+        clock.now += moved
+        assert seal.check("POST", PATH, TWO, headers, b"body") == ""
+        clock.now -= moved
+
+
+def test_a_nonce_is_remembered_as_long_as_its_request_may_come_again() -> None:
+    clock = Clock()
+    seal = Seal(b"k" * 32, clock)
+    clock.now += CLOCKS
+    early = sent(seal)  # of a process whose clock is ahead
+    clock.now -= CLOCKS
+    assert seal.check("POST", PATH, TWO, early, b"body") == ""
+    for _ in range(2):
+        clock.now += CLOCKS
+        assert seal.check("POST", PATH, TWO, sent(seal), b"body") == ""
+    assert seal.check("POST", PATH, TWO, early, b"body") == "it was there before"
+
+
+def test_the_parts_of_a_seal_cannot_be_moved() -> None:
+    seal = Seal(b"k" * 32)
+    assert seal.answer("n", 200, b"1") != seal.answer("n2", 0, b"01")
+    assert seal._make(b"a", b"bc") != seal._make(b"ab", b"c")
+
+
+def test_what_the_others_see_of_this_process() -> None:
+    rows = Rows()
+    ledger: Any = FakeLedger(rows, 0)
+    made = Peers(ledger, Metrics("test"), ClusterSettings(url="http://given"), name="a", config="c", secret=b"s" * 32)
+    assert (made.me.shard, made.me.fence, made.me.url, made.me.kinds) == (0, 0, "", frozenset())
+    made.reached_at("http://found")
+    assert made.me.url == "http://given"
+    plain = make(rows)
+    plain.reached_at("http://found")
+    plain.configured("d")
+    described = plain.describe(3, 4, frozenset({"job"}))
+    assert described is plain.me
+    assert (described.url, described.config, described.shard, described.fence) == ("http://found", "d", 3, 4)
+    assert described.kinds == {"job"}
+    plain.found([plain.me, peer(1, config="c")])
+    assert plain._metrics.registry.get_sample_value("amqpgw_cluster_config_differs") == 1
+
+
+async def test_a_secret_may_be_just_long_enough(tmp_path: Path) -> None:
+    ledger: Any = FakeLedger(Rows(), 0)
+    path = tmp_path / "secret"
+    path.write_bytes(b"x" * 32)
+    assert len(await shared_secret(ledger, ClusterSettings(secret_file=str(path)))) == 32
