@@ -177,6 +177,19 @@ async def test_leases_of_a_process_that_dies_meanwhile_are_lost() -> None:
     await peers.close()
 
 
+async def test_leases_of_a_process_that_lives_are_not_called_lost() -> None:
+    """Nobody answers at its port, and the ledger knows it."""
+    rows = Rows()
+    peers = make(rows)
+    for shard in (7, 8):
+        rows.alive[shard], rows.peers[shard] = 1, peer(shard)
+    with pytest.raises(PeerUnavailable):
+        await peers.settle(b"\x07" * 8, "acknowledge", "s", ["a"])
+    rows.alive.pop(7)
+    assert await peers.settle(b"\x07" * 8, "acknowledge", "s", ["a"]) == [("a", "LEASE_LOST")]
+    await peers.close()
+
+
 async def test_leases_are_not_called_lost_where_a_process_had_the_request_before_it_died() -> None:
     """It may have acknowledged them to its broker: nobody delivers them again then."""
     rows = Rows()
@@ -252,6 +265,18 @@ def test_a_nonce_is_remembered_as_long_as_its_request_may_come_again() -> None:
     assert seal.check("POST", PATH, TWO, early, b"body") == "it was there before"
 
 
+def test_only_old_nonces_are_forgotten() -> None:
+    clock = Clock()
+    seal = Seal(b"k" * 32, clock)
+    assert seal.check("POST", PATH, TWO, sent(seal), b"body") == ""
+    clock.now += 2 * CLOCKS - 10
+    later = sent(seal)
+    assert seal.check("POST", PATH, TWO, later, b"body") == ""
+    clock.now += 20
+    assert seal.check("POST", PATH, TWO, sent(seal), b"body") == ""
+    assert seal.check("POST", PATH, TWO, later, b"body") == "it was there before"
+
+
 def test_the_parts_of_a_seal_cannot_be_moved() -> None:
     seal = Seal(b"k" * 32)
     assert seal.answer("n", 200, b"1") != seal.answer("n2", 0, b"01")
@@ -272,7 +297,7 @@ def test_what_the_others_see_of_this_process() -> None:
     assert described is plain.me
     assert (described.url, described.config, described.shard, described.fence) == ("http://found", "d", 3, 4)
     assert described.kinds == {"job"}
-    plain.found([plain.me, peer(1, config="c")])
+    plain.found([plain.me, peer(1, config="d"), peer(2, config="c")])
     assert plain._metrics.registry.get_sample_value("amqpgw_cluster_config_differs") == 1
 
 
