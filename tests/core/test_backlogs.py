@@ -112,3 +112,55 @@ async def test_a_pull_waits_for_those_that_store_the_same_and_began_before() -> 
     await asyncio.gather(*works.values())
     await asyncio.sleep(0)
     assert backlog.idle
+
+
+def test_what_came_due_stays_due_until_it_is_asked_for() -> None:
+    clock = Clock()
+    backlog = SubscriptionBacklog(clock)
+    for _ in range(4):  # it would be looked late
+        emptied(backlog)
+        clock.now = backlog.next_look()
+    emptied(backlog)
+    backlog.due_in(2.0)
+    assert not backlog.may_be_due()
+    clock.now += 2.0
+    assert backlog.may_be_due()
+    assert backlog.may_be_due()
+    assert backlog.next_look() == clock.now
+    backlog.asked()
+    assert not backlog.may_be_due()
+    backlog.due_in(0.0)
+    assert backlog.may_be_due()
+
+
+def test_where_as_much_was_found_as_was_wanted_there_may_be_more() -> None:
+    backlog = SubscriptionBacklog(Clock())
+    emptied(backlog)
+    backlog.found()
+    assert backlog.may_be_due()
+
+
+async def test_who_waits_is_woken_by_what_is_due_sooner() -> None:
+    backlog = SubscriptionBacklog(clock := Clock())
+    emptied(backlog)
+    waiters = [backlog.wait()]
+    backlog.due_in(50.0)
+    assert waiters[0].done()
+    waiters.append(backlog.wait())
+    backlog.due_in(60.0)
+    backlog.due_in(50.0)
+    assert not waiters[1].done(), "it is no sooner"
+    backlog.due_in(30.0)
+    assert waiters[1].done()
+    assert clock.now < backlog.next_look()
+
+
+def test_as_many_are_remembered_as_documented(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backlogs, "SHELVES_MAX", 2)
+    found = Backlogs()
+    first, second = found["a"], found["b"]
+    assert (found["a"], found["b"]) == (first, second)
+    assert first.idle
+    _ = found["c"]
+    assert len(found._backlogs) == 1
+    assert found["a"] is not first
