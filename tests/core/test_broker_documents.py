@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
 from gateway.config import BrokerSettings, TlsSettings, check_broker
+from gateway.core import broker_documents as documents
 from gateway.core.broker_documents import (
     check_put,
     keep_secrets,
@@ -116,3 +119,83 @@ def test_what_is_right_may_be_put() -> None:
 def test_a_certificate_is_put_with_its_key() -> None:
     with pytest.raises(EncodeError, match=r"^tls.key: a certificate without a key"):
         check_put(BrokerSettings(url="amqps://a@h/", tls=TlsSettings(cert=CERTIFICATE)))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"url": "amqps://shop@elsewhere/"},
+        {"url": "amqps://other@h/"},
+        {"hosts": ("elsewhere",)},
+        {"tls": TlsSettings(cert=CERTIFICATE, server_name="elsewhere")},
+    ],
+)
+def test_no_secret_goes_anywhere_else(change: dict[str, Any]) -> None:
+    """Who may change a broker must know its secrets to have them sent to another place."""
+    before = BrokerSettings(url="amqps://shop@h/", password="secret", tls=TLS)
+    bare = msgspec.structs.replace(before, password="", tls=TlsSettings(cert=CERTIFICATE))
+    assert keep_secrets(bare, before) == before
+    for given, missing in (({}, "password"), ({"password": "new"}, "tls.key")):
+        with pytest.raises(EncodeError, match=rf"^{missing}: it must be given again"):
+            keep_secrets(msgspec.structs.replace(bare, **{**change, **given}), before)
+    tls = msgspec.structs.replace(change.get("tls", bare.tls), key="another key")
+    given = msgspec.structs.replace(bare, **{**change, "password": "new", "tls": tls})
+    assert keep_secrets(given, before) == given
+
+
+def test_a_secret_that_is_given_does_not_keep_another_from_being_kept() -> None:
+    before = BrokerSettings(
+        url="amqps://shop@h/", password="secret", tls=TLS, management="https://watcher:word@h:15672/api"
+    )
+    shown = take_out(before)[0]
+    found = keep_secrets(msgspec.structs.replace(shown, password="new"), before)
+    assert (found.password, found.tls.key, found.management) == ("new", "a key", before.management)
+
+
+def test_a_new_certificate_needs_the_password_again() -> None:
+    """It decides which server the password goes to."""
+    before = BrokerSettings(url="amqps://shop@h/", password="secret")
+    with pytest.raises(EncodeError, match=r"^password: it must be given again"):
+        keep_secrets(msgspec.structs.replace(before, password="", tls=TLS), before)
+
+
+@pytest.mark.parametrize(
+    ("name", "limit"),
+    [
+        ("password", documents.SECRET_MAX),
+        ("management", documents.TEXT_MAX),
+        ("realm", documents.TEXT_MAX),
+        ("tls.ca", documents.PEM_MAX),
+        ("tls.server_name", documents.TEXT_MAX),
+    ],
+)
+def test_texts_are_bounded(name: str, limit: int) -> None:
+    def made(size: int) -> BrokerSettings:
+        start = "http://h/" if name == "management" else ""
+        text = start + "x" * (size - len(start))
+        if name.startswith("tls."):
+            return BrokerSettings(url="amqps://a@h/", tls=TlsSettings(**{name[4:]: text}))
+        return BrokerSettings(**{"url": "amqp://a@h/", name: text})
+
+    assert f"{name}: {limit + 1} characters, the limit is {limit}" in problem(made(limit + 1))
+    assert "the limit" not in problem(made(limit))  # it may be no PEM, and no host
+
+
+def problem(settings: BrokerSettings) -> str:
+    """Why settings may not be put; empty: they may."""
+    try:
+        check_put(settings)
+    except EncodeError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("name", ["hosts", "redirect_hosts"])
+def test_lists_are_bounded(name: str) -> None:
+    def found(*entries: str) -> str:
+        return problem(BrokerSettings(**{"url": "amqp://a@h/", name: entries}))  # type: ignore[arg-type]
+
+    assert found(*["h"] * documents.HOSTS_MAX) == ""
+    for entries in (["h"] * (documents.HOSTS_MAX + 1), ["h", "x" * (documents.TEXT_MAX + 1)]):
+        assert found(*entries).startswith(f"{name}: at most {documents.HOSTS_MAX} entries")
+    assert "at most" not in found("x" * documents.TEXT_MAX)

@@ -117,3 +117,36 @@ def test_no_more_is_remembered_than_documented() -> None:
     for number in range(filters.REMEMBERED * 2 + 1):
         assert found.refusal(f"a.{number}", Message()) is None
     assert len(found._keys) <= filters.REMEMBERED
+
+
+@pytest.mark.parametrize(
+    ("settings", "wants_all"),
+    [({}, True), ({"selector": "a = 1"}, False), ({"routing_key": "#"}, False), ({"routing_key": "a"}, False)],
+)
+def test_there_is_nothing_to_ask_only_without_both(settings: dict[str, str], wants_all: bool) -> None:
+    assert Filter(SubscriptionFilter(**settings)).wants_all is wants_all
+
+
+def test_a_pattern_may_be_as_long_as_the_limit() -> None:
+    Filter(SubscriptionFilter(routing_key="x" * filters.PATTERN_MAX))
+    with pytest.raises(EncodeError, match=rf"filter\.routing_key: {filters.PATTERN_MAX + 1} octets"):
+        Filter(SubscriptionFilter(routing_key="x" * (filters.PATTERN_MAX - 1) + "\u00e9"))
+
+
+def test_answers_are_remembered_up_to_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filters, "REMEMBERED", 2)
+    asked: list[list[str]] = []
+    matches = filters.matches
+
+    def counted(pattern: tuple[str, ...], words: list[str]) -> bool:
+        asked.append(words)
+        return matches(pattern, words)
+
+    monkeypatch.setattr(filters, "matches", counted)
+    found = Filter(SubscriptionFilter(routing_key="a.*"))
+    for key in ("a.1", "b.1", "a.1", "b.1", "a.1"):
+        assert (found.refusal(key, Message()) is None) is key.startswith("a")
+    assert asked == [["a", "1"], ["b", "1"]]
+    assert found.refusal("a.2", Message()) is None
+    assert found.refusal("a.1", Message()) is None
+    assert len(asked) == 4, "all were forgotten when there were too many"
