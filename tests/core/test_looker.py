@@ -99,6 +99,7 @@ async def test_the_first_messages_of_a_queue_are_seen(
     ]
     assert look.is_complete is is_complete
     assert broker.consumers == []
+    assert len(broker.settled) >= min(count, limit + 1)
     assert {settlement for settlement, _ in broker.settled} <= {Settlement.ACCEPT}, "a return would be counted"
     assert broker.options == [(limit + 1, {"acquired": False})]
 
