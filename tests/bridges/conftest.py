@@ -21,6 +21,7 @@ from gateway.ledger import Ledger, MessageFilter, StoredMessage, Timeline
 from gateway.observing.telemetry import Metrics
 from gateway.upstreams import Delivery, Upstream
 from tests.audited import missing
+from tests.bridges.hands import Hand
 from tests.ledgers import sqlite_ledger
 
 WITHIN = 20.0
@@ -233,6 +234,14 @@ async def estate(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterato
     await estate.new.declare_queue("out")
     yield estate
     await estate.close()
+
+
+@pytest.fixture
+async def hand(estate: Estate) -> AsyncIterator[Hand]:
+    """What makes flows whose deliveries the test hands over itself."""
+    hand = Hand(estate)
+    yield hand
+    await hand.close()
 
 
 __all__ = ["BridgeState", "Estate", "bridge_settings", "entry", "until"]
