@@ -153,3 +153,74 @@ def test_what_nobody_can_take_has_come_all_the_same() -> None:
     depth.pass_over()
     assert all(depth.arrive(each, 3) for each in queue.send(3))
     assert (depth.to_come, depth.passed, depth.left) == (0, 1, 3)
+
+
+def test_a_channel_that_follows_another_begins_with_what_is_left() -> None:
+    """A consumer starts again when its connection is back."""
+    queue, depth = Queue(8), Depth(5, 5)
+    depth.begin(2)
+    assert [depth.arrive(each, 2) for each in queue.send(2)] == [True] * 2
+    depth.settled()
+    queue.lose()
+    again = queue.send(8)
+    assert [depth.arrive(each, 2) for each in again] == [True] * 4 + [False] * 4
+    assert [depth.withholds(each) for each in again[:4]] == [False, False, True, True]
+
+
+def test_a_channel_dies_once() -> None:
+    queue, depth = Queue(10), Depth(10, 6)
+    prefetch = depth.begin(4)
+    assert all(depth.arrive(each, prefetch) for each in queue.send(prefetch))
+    depth.settled()
+    depth.settled()
+    for _ in range(2):
+        depth.lose()
+        assert (depth.left, depth.left_at_most) == (6, 6)
+
+
+def test_what_is_behind_the_end_has_not_come() -> None:
+    depth = Depth(3, 1)
+    depth.begin(3)
+    for passed in (1, 2):
+        depth.pass_over()
+        assert (depth.to_come, depth.passed) == (0, passed)
+    assert not depth.arrive(Delivered(0, object()), 3)  # type: ignore[arg-type]  # of its shape
+
+
+def test_nothing_comes_and_nothing_is_withheld_behind_the_end() -> None:
+    queue, depth = Queue(4), Depth(4, 4)
+    depth.begin(4)
+    first, second, third, _ = queue.send(4)
+    assert depth.arrive(first, 4)
+    assert depth.arrive(second, 4)
+    assert depth.withholds(first)
+    withheld = [depth.withholds_any]
+    assert depth.release() == [first]
+    withheld.append(depth.withholds_any)
+    assert withheld == [True, False]
+    assert not depth.withholds(second)
+    assert (depth.to_come, depth.arrive(third, 4)) == (0, False)
+
+
+def test_a_consumer_that_begins_again_knows_nothing_of_the_last_one() -> None:
+    queue, depth = Queue(9), Depth(9, 9)
+    depth.begin(3)
+    for each in queue.send(3):
+        assert depth.arrive(each, 3)
+        depth.withholds(each)
+    depth.pass_over()
+    depth.settled()
+    depth.release()
+    for used in (depth, Depth(9, 8)):
+        other = Queue(9)
+        assert used.begin(3) == 3
+        assert (used.to_come, used.passed, used.left, used.left_at_most, used.withholds_any) == (8, 0, 8, 8, False)
+        came = other.send(9)
+        assert [used.arrive(each, 3) for each in came] == [True] * 8 + [False]
+        assert [used.withholds(each) for each in came[:8]] == [False] * 5 + [True] * 3
+        for _ in range(5):
+            used.settled()
+        assert (used.left, used.left_at_most) == (3, 3)
+        used.settled()
+        assert (used.left, used.left_at_most) == (2, 3)
+        assert used.release() == came[5:8]

@@ -3,65 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 
 from gateway.amqp.message import Message, Properties, RawProperties
 from gateway.amqp.operations import Settlement
-from gateway.config import TapSettings
 from gateway.core import Gateway
-from gateway.core.sources.own_queues import OwnQueues
-from gateway.core.work.supervised import SupervisedResource
 from gateway.errors import FrameSyntaxError
 from gateway.fidelity import annotate
 from gateway.ledger import EventKind, MessageIds, id_text
-from gateway.ledger.db.models import message_log
 from gateway.notation.logged import from_json
-from gateway.taps.counts import TapCounts
-from gateway.taps.flow import TapFlow
 from tests.core.conftest import gateway, ledger, upstream
 from tests.core.fakes import FakeConsumer, FakeUpstream
+from tests.taps.tapped import Tapped
 
 __all__ = ["gateway", "ledger", "upstream"]
-
-
-class Tapped:
-    """A flow on the fake broker's queue ``orders``."""
-
-    def __init__(self, gateway: Gateway, upstream: FakeUpstream, **settings: Any) -> None:
-        self.gateway = gateway
-        self.upstream = upstream
-        self.counts = TapCounts("t", gateway.metrics)
-        self.done: list[str] = []
-        self.flow = TapFlow(
-            replace(gateway.parts, own_queues=OwnQueues(gateway.broker, "tap")),
-            SupervisedResource("t", TapSettings(broker="fake", queue="orders", **settings), "1"),
-            upstream,  # type: ignore[arg-type]  # of its shape
-            self.counts,
-            log_octets=lambda: 1 << 30,
-            on_change=lambda: None,
-            on_done=self.done.append,
-        )
-        self.flow.begin()
-
-    def put(self, *messages: Message, redelivered: bool = False) -> None:
-        for message in messages:
-            self.upstream.queues["orders"].ready.append((message, "shop", "k", redelivered))
-        self.upstream.pump()
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10):
-            while not condition():
-                await asyncio.sleep(0.005)
-
-    async def rows(self) -> list[Any]:
-        query = sa.select(message_log).order_by(message_log.c.sequence)
-        found: list[Any] = await self.gateway.ledger.read(lambda connection: connection.execute(query).all())
-        return found
 
 
 @pytest.fixture
