@@ -11,7 +11,7 @@ from gateway.bridges.flow import BridgeFlow
 from gateway.bridges.items import BridgeDelivery
 from gateway.errors import AccessRefused, Unroutable
 from gateway.runtime.clock import clock
-from tests.bridges.conftest import until
+from tests.bridges.conftest import entry, until
 from tests.bridges.hands import Hand, arrive, given
 
 DEAD = "gateway.dead.b"
@@ -47,13 +47,15 @@ async def test_what_is_dead_is_recorded_then_acknowledged(hand: Hand) -> None:
         await record(*arguments)
 
     flow._journal.record = recorded  # type: ignore[assignment,method-assign]
-    poison(flow, *deliveries)
+    items = poison(flow, *deliveries)
     flow.start()
     await until(lambda: not flow.held)
     assert told == [[None] * 3]
     assert [delivery.told for delivery in deliveries] == [Settlement.ACCEPT] * 3
     assert (flow.octets, len(flow.dead_letters), flow._counts.numbers["dead_lettered"]) == (0, 0, 3)
-    assert await letters(hand, 3) == [b"0", b"1", b"2"]
+    found = await hand.estate.take(3, DEAD, "old")
+    assert [delivery.message.body for delivery in found] == [b"0", b"1", b"2"]
+    assert [entry(delivery)["id"] for delivery in found] == [item.text for item in items]
 
 
 async def test_what_its_source_has_taken_back_is_no_dead_letter(hand: Hand) -> None:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any
 
+import pytest
 import sqlalchemy as sa
 
-from gateway.amqp.message import Message
+from gateway.amqp.message import Message, Properties
 from gateway.config import TapSettings
 from gateway.core import Gateway
 from gateway.core.sources.own_queues import OwnQueues
 from gateway.core.work.supervised import SupervisedResource
 from gateway.ledger.db.models import message_log
+from gateway.runtime.clock import clock
 from gateway.taps.counts import TapCounts
 from gateway.taps.flow import TapFlow
 from tests.core.fakes import FakeUpstream
@@ -62,3 +64,24 @@ class Tapped:
         query = sa.select(message_log).order_by(message_log.c.sequence)
         found: list[Any] = await self.gateway.ledger.read(lambda connection: connection.execute(query).all())
         return found
+
+
+def numbered(count: int) -> list[Message]:
+    """Make this number of messages."""
+    return [Message(b"%d" % number, Properties(message_id=f"m-{number}")) for number in range(count)]
+
+
+@pytest.fixture
+async def idle(gateway: Gateway, upstream: FakeUpstream) -> AsyncIterator[Tapped]:
+    """A flow that has not begun: a test calls its parts."""
+    found = Tapped(gateway, upstream, begins=False, until="depth")
+    yield found
+    await found.flow.stop(0.0)
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time, as its only element."""
+    time = [1_000.0]
+    monkeypatch.setattr(clock, "monotonic", lambda: time[0])
+    return time

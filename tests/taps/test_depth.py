@@ -224,3 +224,14 @@ def test_a_consumer_that_begins_again_knows_nothing_of_the_last_one() -> None:
         used.settled()
         assert (used.left, used.left_at_most) == (2, 3)
         assert used.release() == came[5:8]
+
+
+def test_before_a_consumer_begins_nothing_has_come_and_everything_is_withheld() -> None:
+    depth = Depth(9, 3)
+    assert (depth.to_come, depth.passed, depth.left_at_most, depth.withholds_any) == (3, 0, 3, False)
+    came: list[Any] = [Delivered(number, "one") for number in range(2)]
+    assert [depth.arrive(each, 1) for each in came] == [True] * 2
+    assert [depth.withholds(each) for each in came] == [True] * 2
+    depth.settled()
+    depth.settled()
+    assert (depth.left, depth.left_at_most) == (1, 2)

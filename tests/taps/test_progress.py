@@ -1,8 +1,9 @@
-"""How much is left of a queue's depth, when a tap has reached its end, and how much room the log has for it."""
+"""How much is left of a queue's depth, and when a tap has reached its end."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -13,43 +14,22 @@ from gateway.amqp.message import Message, Properties
 from gateway.amqp.operations import Settlement
 from gateway.core import Gateway
 from gateway.errors import BrokerUnavailable, LedgerUnavailable
-from gateway.runtime.clock import clock
 from gateway.taps import TapState, flow
 from gateway.taps.depth import Depth
 from gateway.taps.flow import PROGRESS
-from gateway.upstreams import Oversized
+from gateway.upstreams import ConsumerState, Oversized
 from tests.core.conftest import gateway, ledger, upstream
 from tests.core.fakes import FakeConsumer, FakeDelivery, FakeUpstream
 from tests.taps.conftest import House
-from tests.taps.tapped import Tapped
+from tests.taps.tapped import Tapped, idle, now, numbered
 
-__all__ = ["gateway", "ledger", "upstream"]
-
-
-@pytest.fixture
-async def idle(gateway: Gateway, upstream: FakeUpstream) -> AsyncIterator[Tapped]:
-    """A flow that has not begun: a test calls its parts."""
-    found = Tapped(gateway, upstream, begins=False, until="depth")
-    yield found
-    await found.flow.stop(0.0)
-
-
-@pytest.fixture
-def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The time, as its only element."""
-    time = [1_000.0]
-    monkeypatch.setattr(clock, "monotonic", lambda: time[0])
-    return time
+__all__ = ["gateway", "idle", "ledger", "now", "upstream"]
 
 
 async def written(tapped: Tapped) -> Any:
     """What the ledger says of the progress."""
     found = await tapped.gateway.ledger.get_resource(PROGRESS, "t")
     return None if found is None else found.spec
-
-
-def numbered(count: int) -> list[Message]:
-    return [Message(b"%d" % number, Properties(message_id=f"m-{number}")) for number in range(count)]
 
 
 # ------------------------------------------------------------------------------------------------- progress
@@ -275,108 +255,99 @@ async def test_one_that_is_done_says_so_again_without_asking(idle: Tapped, monke
     assert left == [1]
 
 
-# ------------------------------------------------------------------------------------------------- the room
-
-
-def holds(idle: Tapped, monkeypatch: pytest.MonkeyPatch, octets: Callable[[], int]) -> list[int]:
-    """Have the log hold so many octets; how often it was asked."""
-    found: list[int] = []
-
-    async def held() -> Any:
-        found.append(octets())
-        return SimpleNamespace(octets=found[-1])
-
-    monkeypatch.setattr(idle.gateway.ledger.log, "held", held)
-    return found
-
-
-async def test_the_log_has_room_until_it_holds_what_it_may(
-    idle: Tapped, now: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    octets = 99
-    found = holds(idle, monkeypatch, lambda: octets)
-    idle.log_octets = 100
-    assert await idle.flow._room_now() == idle.flow._settings.prefetch
-    assert (idle.flow.full, idle.changes) == ("", 1)
-    now[0] += flow.HELD_EVERY / 2
-    octets = 100
-    assert await idle.flow._room_now() == idle.flow._settings.prefetch
-    assert len(found) == 1, "it is not asked all the time"
-    now[0] += flow.HELD_EVERY / 2
-    assert await idle.flow._room_now() == 0
-    assert idle.flow.full == "the message log holds 100 octets that no reader has passed yet, and log_octets is 100"
-    assert idle.changes == 2
-    now[0] += flow.HELD_EVERY
-    octets = 98
-    assert await idle.flow._room_now() > 0
-    assert (idle.flow.full, idle.changes) == ("", 3)
-
-
-async def test_what_is_spooled_takes_its_room(
+async def test_behind_the_end_nothing_more_is_consumed(
     gateway: Gateway, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before the log is asked again."""
-    monkeypatch.setattr(flow, "HELD_EVERY", 1e9)
-    tapped = Tapped(gateway, upstream, begins=False)
-    tapped.flow._asked = -2e9
-    tapped.log_octets = 10_000
-    tapped.put(Message(b"x" * 5_000, Properties()))
+    monkeypatch.setattr(flow, "PROGRESS_EVERY", 1e9)
+    consume, consumed = upstream.consume, 0
+
+    async def count(*arguments: Any, **options: Any) -> Any:
+        nonlocal consumed
+        consumed += 1
+        return await consume(*arguments, **options)
+
+    monkeypatch.setattr(upstream, "consume", count)
+    tapped = Tapped(gateway, upstream, begins=False, until="depth", prefetch=2)
+    tapped.put(*numbered(5))
     tapped.flow.begin()
-    await tapped.until(lambda: len(upstream.settled) == 1)
+    await tapped.until(lambda: bool(tapped.done))
+    assert tapped.flow.depth is not None
+    assert (await written(tapped))["left"] == tapped.flow.depth.left_at_most == 2, "two may not have arrived"
+    tapped.put(*numbered(3))
+    tapped.flow.wake()
+    await asyncio.sleep(0.02)
+    assert (consumed, len(upstream.queues["orders"].ready)) == (1, 3)
+    assert {settlement for settlement, _ in upstream.settled} == {Settlement.ACCEPT}
     await tapped.flow.stop(1.0)
-    left = tapped.flow._log_left
-    (row,) = await tapped.rows()
-    assert left == 10_000 - 5_000 - flow.ROW - len(row.properties)
-    assert (tapped.flow.stored, tapped.counts.octets) == (1, 5_000)
+    assert (await written(tapped))["left"] == 0
 
 
-# ------------------------------------------------------------------------------------------------- the batch
-
-
-async def test_what_cannot_be_read_goes_back_when_it_stops_meanwhile(
-    idle: Tapped, monkeypatch: pytest.MonkeyPatch
+async def test_what_is_left_is_written_while_it_goes_on(
+    gateway: Gateway, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = idle.flow._reader.read
+    """For another process, that may have to go on at any moment: what may not have reached the broker is left."""
+    monkeypatch.setattr(flow, "EMPTY_EVERY", 1e9)
+    keep = flow.TapFlow._keep_progress
+    monkeypatch.setattr(flow.TapFlow, "_keep_progress", lambda self, left, every=0.0: keep(self, left, every))
+    tapped = Tapped(gateway, upstream, begins=False, until="depth", prefetch=2)
+    query = upstream.query_queue
 
-    def faulty(delivery: Any) -> Any:
-        if delivery.message.body == b"bad":
-            raise RuntimeError("cannot")
-        return read(delivery)
+    async def deeper(queue: str) -> Any:
+        return replace(await query(queue), message_count=9)
 
-    async def stopped(*_: Any) -> None:
-        return None
-
-    monkeypatch.setattr(idle.flow._reader, "read", faulty)
-    monkeypatch.setattr(idle.flow, "_keep", stopped)
-    good, bad = (
-        FakeDelivery(idle.upstream, "orders", (Message(body, Properties()), "", "k", False)) for body in (b"1", b"bad")
-    )
-    await idle.flow._store([good, bad])  # type: ignore[list-item]
-    assert idle.upstream.settled == [(Settlement.RELEASE, b"bad")]
-
-
-async def test_an_acknowledgement_that_comes_too_late_leaves_the_depth_as_it_was(idle: Tapped) -> None:
-    deliveries: list[Any] = [
-        FakeDelivery(idle.upstream, "orders", (message, "", "k", False)) for message in numbered(4)
-    ]
-    idle.flow.depth = Depth(9, 9)
-    idle.flow.depth.begin(2)
-    for delivery in deliveries:
-        assert idle.flow.depth.arrive(delivery, 2)
-    deliveries[1].lost = True
-    idle.flow._acknowledge(deliveries)
-    assert idle.flow.depth.left == 6
-    assert idle.counts.numbers["lease_lost"] == 1
-    assert [body for _, body in idle.upstream.settled] == [b"0", b"2", b"3"]
+    monkeypatch.setattr(upstream, "query_queue", deeper)
+    tapped.put(*numbered(6))
+    tapped.flow.begin()
+    await tapped.until(lambda: len(upstream.settled) == 6)
+    tapped.flow.wake()
+    async with asyncio.timeout(5.0):
+        while (await written(tapped))["left"] != 5:
+            await asyncio.sleep(0.005)
+    await tapped.flow.stop(1.0)
 
 
-async def test_what_is_withheld_does_not_keep_back_what_is_not(idle: Tapped) -> None:
-    found: list[Any] = [FakeDelivery(idle.upstream, "orders", (message, "", "k", False)) for message in numbered(2)]
-    one, two = found
-    two.channel = "another"
-    depth = idle.flow.depth = Depth(1, 1)
-    depth.begin(1)
-    assert depth.arrive(one, 1)
-    idle.flow._acknowledge(found)
-    assert idle.upstream.settled == [(Settlement.ACCEPT, b"1")]
-    assert depth.release() == [one]
+@pytest.mark.parametrize(("knows", "withheld"), [(True, 2), (False, 3)])
+async def test_a_channel_that_follows_another_has_the_prefetch_of_its_consumer(
+    gateway: Gateway, upstream: FakeUpstream, knows: bool, withheld: int
+) -> None:
+    """Its first message may be here before the consumer is."""
+    tapped = Tapped(gateway, upstream, begins=False, until="depth", prefetch=3)
+    depth = tapped.flow.depth = Depth(9, 9)
+    depth.begin(3)
+    if knows:
+        tapped.flow._consumer = FakeConsumer(upstream, "orders", 2, lambda delivery: None)  # type: ignore[assignment]
+    found: list[Any] = [FakeDelivery(upstream, "orders", (message, "", "k", False)) for message in numbered(10)]
+    for number, delivery in enumerate(found):
+        delivery.channel = "one" if not number else "two"
+        tapped.flow._arrive(delivery)
+    tapped.flow._acknowledge(found[1:])
+    assert len(depth.release()) == withheld
+    await tapped.flow.stop(0.0)
+
+
+async def test_a_consumer_whose_channel_died_begins_again_with_no_more_than_is_left(idle: Tapped) -> None:
+    consumer: Any = FakeConsumer(idle.upstream, "orders", 10, lambda delivery: None)
+    idle.flow._consumer = consumer
+    depth = idle.flow.depth = Depth(5, 5)
+    depth.begin(2)
+    for message in numbered(3):
+        delivery: Any = FakeDelivery(idle.upstream, "orders", (message, "", "k", False))
+        assert depth.arrive(delivery, 2)
+        depth.settled()
+    consumer.state = ConsumerState.DOWN
+    idle.flow._consumer_changed(consumer)
+    assert (depth.left, consumer.prefetch) == (4, 4), "two acknowledgements may not have arrived"
+    consuming = [idle.flow.consuming]
+    depth.pass_over()
+    consumer.state = ConsumerState.RUNNING
+    idle.flow._consumer_changed(consumer)
+    consuming.append(idle.flow.consuming)
+    assert (depth.passed, consuming) == (1, [False, True])
+
+
+async def test_what_is_out_is_what_its_consumer_holds(idle: Tapped) -> None:
+    assert (idle.flow.in_flight, idle.flow.consuming) == (0, False)
+    consumer: Any = FakeConsumer(idle.upstream, "orders", 10, lambda delivery: None)
+    consumer.out = 3
+    idle.flow._consumer = consumer
+    assert idle.flow.in_flight == 3
