@@ -1,0 +1,151 @@
+"""What a process of mode ``dtx`` has left in the middle, settled by the next one."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gateway.amqp.operations import Xid
+from gateway.bridges import in_doubt
+from gateway.bridges.in_doubt import InDoubtOutcome, settle
+from gateway.bridges.two_phase import FORMAT, xid_of
+from gateway.errors import BrokerUnavailable, EntriesRefused, NoSuchBroker, RemoteError
+from gateway.ledger import BranchRecord, BranchStatus, EventKind
+from gateway.observing.repeats import FIELDS
+from gateway.upstreams import BranchOutcome
+from tests.bridges.asked import Bench, Register, Target, bench
+
+__all__ = ["bench"]
+
+
+class Left:
+    """What a process has left, and what settles it."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.asked = bench.asked
+        self.token = bench.flow._route.token
+        self.journal = bench.flow._journal
+        self.target = Target(bench.asked)
+        self.other = Target(bench.asked, "old")
+        ledger = SimpleNamespace(branches=Register(bench.asked))
+        self.gateway: Any = SimpleNamespace(ledger=ledger, broker=self._broker)
+
+    def _broker(self, name: str) -> Target:
+        found = {"new": self.target, "old": self.other}.get(name)
+        if found is None:
+            raise NoSuchBroker(name)
+        return found
+
+    def record(self, number: int, status: BranchStatus, broker: str = "new") -> BranchRecord:
+        """What the ledger knows of a branch."""
+        detail = {
+            "version": "0-10", "scope": "scope", "keys": ["k"],
+            "told": [[bytes(16).hex(), "forwarded", {"n": number}], [bytes(16).hex(), "reduced", {}]],
+        }  # fmt: skip
+        return BranchRecord(b"%016d" % number, "b", broker, status, detail)
+
+    async def settle(self, *records: BranchRecord, looks: bool = True) -> InDoubtOutcome:
+        """Settle these."""
+        self.asked.answers["of"] = [list(records) for _ in range(10)]
+        target: Any = self.target if looks else None
+        return await settle("b", self.token, self.gateway, self.journal, target)
+
+
+@pytest.fixture
+def left(bench: Bench) -> Left:
+    return Left(bench)
+
+
+async def test_each_is_settled_by_the_ledgers_word(left: Left, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    outcome = await left.settle(
+        left.record(1, BranchStatus.BEGUN, "gone"),
+        left.record(2, BranchStatus.BEGUN),
+        left.record(3, BranchStatus.ABORTED, "old"),
+        left.record(4, BranchStatus.DECIDED),
+        left.record(5, BranchStatus.DECIDED, "gone"),
+    )
+    assert outcome == (1, 2, [], 2)
+    assert left.asked.take() == [
+        "of", "abort", "rollback there", "finish", "rollback there", "finish", "of", "commit there", "finish",
+        "recover",
+    ]  # fmt: skip
+    *undone, ((id, told), _) = left.asked.of("finish")
+    assert undone == [((b"%016d" % 2,), {}), ((b"%016d" % 3,), {})]
+    assert (id, [entry.kind for entry in told]) == (b"%016d" % 4, [EventKind.FORWARDED, EventKind.REDUCED])
+    (record,) = caplog.records
+    assert (record.getMessage(), record.levelname) == ("bridge.branches_settled", "WARNING")
+    told_of = getattr(record, FIELDS)
+    assert [told_of[name] for name in ("committed", "rolled_back", "left", "lost")] == [1, 2, 0, 2]
+
+
+async def test_one_that_is_decided_as_it_is_aborted_is_committed(left: Left) -> None:
+    left.asked.answers["abort"] = [BranchStatus.DECIDED]
+    assert await left.settle(left.record(1, BranchStatus.BEGUN), looks=False) == (1, 0, [], 0)
+    assert left.asked.take() == ["of", "abort", "of", "commit there", "finish"]
+
+
+async def test_what_a_channel_works_on_is_left_to_the_bridge_of_that_target(left: Left) -> None:
+    left.asked.answers["rollback there"] = [RemoteError(406, "a channel works on it")] * 2
+    records = [left.record(1, BranchStatus.ABORTED), left.record(2, BranchStatus.ABORTED, "old")]
+    outcome = await left.settle(*records)
+    assert outcome == (0, 0, [b"%016d" % 1], 0)
+    assert "finish" not in left.asked.take(), "the ledger must not forget it"
+    left.asked.answers["rollback there"] = [BrokerUnavailable("it is gone")]
+    with pytest.raises(BrokerUnavailable):
+        await left.settle(*records)
+
+
+async def test_only_branches_of_its_own_that_nobody_knows_are_undone(
+    left: Left, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    strange, known = b"s" * 16, b"%016d" % 1
+    mine = xid_of(left.token, strange)
+    left.asked.answers["recover"] = [
+        (
+            Xid(FORMAT + 1, strange, mine.branch_id), Xid(FORMAT, strange, b"another"), xid_of(left.token, known), mine,
+        )
+    ]  # fmt: skip
+    left.asked.answers["rollback there"] = [RemoteError(406, "a channel works on it")]
+    outcome = await left.settle(left.record(1, BranchStatus.ABORTED))
+    assert outcome == (0, 1, [known], 0)
+    assert [xid for (xid,), _ in left.asked.of("rollback there")] == [xid_of(left.token, known), mine]
+    assert caplog.records[-1].levelname == "INFO"
+    caplog.clear()
+    left.asked.answers["recover"] = [(mine,)]
+    assert await left.settle() == (0, 1, [], 0)
+    assert [record.getMessage() for record in caplog.records] == ["bridge.branches_settled"]
+    caplog.clear()
+    assert await left.settle() == (0, 0, [], 0)
+    assert caplog.records == [], "there was nothing"
+
+
+@pytest.mark.parametrize("outcome", [BranchOutcome.ROLLED_BACK, BranchOutcome.MIXED])
+async def test_what_a_target_has_undone_meanwhile_is_released(left: Left, outcome: BranchOutcome) -> None:
+    left.asked.answers["commit there"] = [outcome]
+    assert await left.settle(left.record(1, BranchStatus.DECIDED), looks=False) == (0, 0, [], 0)
+    (((_, released), options),) = left.asked.of("finish")
+    assert [entry.kind for entry in released] == [EventKind.RELEASED]
+    assert options["forget"] == {"scope": ["k"]}
+    assert [row.key for row in options["doubt"]] == (["k"] if outcome is BranchOutcome.MIXED else [])
+
+
+async def test_its_newest_detail_counts(left: Left) -> None:
+    older, newer, other = (left.record(number, BranchStatus.DECIDED) for number in (1, 2, 3))
+    newer = BranchRecord(older.id, "b", "new", BranchStatus.DECIDED, newer.detail)
+    left.asked.answers["of"] = [[other, newer]]
+    await in_doubt._commit(left.token, left.target, left.gateway, left.journal, older)  # type: ignore[arg-type]
+    (((id, (forwarded, _)), _),) = left.asked.of("finish")
+    assert (id, forwarded.detail) == (older.id, {"n": 2})
+
+
+async def test_events_that_cannot_be_stored_do_not_keep_it_in_doubt(
+    left: Left, caplog: pytest.LogCaptureFixture
+) -> None:
+    left.asked.answers["finish"] = [EntriesRefused({0: "it is Monday"})]
+    assert await left.settle(left.record(1, BranchStatus.DECIDED), looks=False) == (1, 0, [], 0)
+    assert [len(arguments) for arguments, _ in left.asked.of("finish")] == [2, 1]
+    assert "bridge.events_refused" in [record.getMessage() for record in caplog.records]
