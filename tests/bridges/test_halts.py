@@ -13,7 +13,7 @@ from gateway.bridges import bridge as bridges
 from gateway.bridges.bridge import Bridge
 from gateway.core.work.supervised import SupervisedResource
 from gateway.errors import BrokerUnavailable, LedgerUnavailable
-from gateway.upstreams import Oversized
+from gateway.upstreams import Oversized, UpstreamState
 from tests.bridges.conftest import Estate, bridge_settings, until
 
 
@@ -74,6 +74,28 @@ async def test_one_that_does_not_run_listens_to_no_broker(estate: Estate, is_los
         await estate.bridges.pause("b")
         assert listeners(estate) == before
     assert not bridge._tasks
+
+
+async def test_one_that_is_lost_has_nothing_in_its_way(estate: Estate) -> None:
+    await estate.bridge()
+    await estate.wait_for(state="running")
+    bridge = estate.bridges._here["b"]
+    bridge._faults.set("ledger", "it is locked")
+    assert (bridge.state, gauge(estate, "fault")) == ("error", 1)
+    await bridge.drop()
+    assert (bridge.state, gauge(estate, "fault"), bridge._faults.reason) == ("stopped", 0, "")
+
+
+async def test_a_target_that_is_away_from_the_start_is_said(estate: Estate) -> None:
+    await estate.bridge(paused=True)
+    await estate.away("new")
+    await until(lambda: estate.new.state is UpstreamState.DOWN)
+    await estate.bridges.resume("b")
+    status = await estate.status()
+    assert status.state == "error"
+    assert status.reason.startswith("target broker: new is down")
+    await estate.back("new")
+    await estate.wait_for(state="running", reason="")
 
 
 async def test_what_it_holds_is_a_metric(estate: Estate) -> None:
@@ -212,6 +234,31 @@ async def test_what_its_heir_needs_stays(
     calls = Calls(estate, monkeypatch)
     await estate.bridges._here["b"].abandon_source(None if settings is None else heir_of(estate, **settings))
     assert [call[: 2 + (call[0] in ("bind", "unbind"))] for call in calls.take()] == expected
+
+
+@pytest.mark.parametrize(("own", "every", "again"), [(True, 0.0, True), (True, 600.0, False), (False, 0.0, False)])
+async def test_its_own_queue_is_declared_again_once_in_a_while(
+    estate: Estate, monkeypatch: pytest.MonkeyPatch, own: bool, every: float, again: bool
+) -> None:
+    """No broker says when a binding is gone."""
+    monkeypatch.setattr(bridges, "BIND_EVERY", every)
+    monkeypatch.setattr(bridges, "GROW_EVERY", 0.005)
+    await estate.old.declare_exchange("ex", "fanout")
+    await estate.bridge(source=EX if own else {"broker": "old", "queue": "in"})
+    await estate.wait_for(state="running")
+    bridge = estate.bridges._here["b"]
+    looked = 0
+    grow = bridge._grow
+
+    def count(*arguments: Any) -> None:
+        nonlocal looked
+        looked += 1
+        grow(*arguments)
+
+    monkeypatch.setattr(bridge, "_grow", count)
+    calls = Calls(estate, monkeypatch)
+    await until(lambda: looked > 3)
+    assert bool(calls.take()) is again
 
 
 async def test_a_queue_that_is_not_its_own_is_left_alone(estate: Estate, monkeypatch: pytest.MonkeyPatch) -> None:
