@@ -64,10 +64,33 @@ async def test_refusals_in_a_row(faults: Faults) -> None:
     gate = Gate(10, faults)
     assert [gate.refused() for _ in range(REFUSED_IN_A_ROW)] == [False] * (REFUSED_IN_A_ROW - 1) + [True]
     gate.taken(1)
-    assert not gate.refused()
+    assert [gate.refused() for _ in range(REFUSED_IN_A_ROW)] == [False] * (REFUSED_IN_A_ROW - 1) + [True]
 
 
 async def test_a_full_window_is_not_touched_by_what_is_taken(faults: Faults) -> None:
     gate = Gate(10, faults)
     gate.taken(500)
     assert gate.room == 10
+
+
+async def test_a_window_of_one_opens_again(faults: Faults) -> None:
+    gate = Gate(1, faults)
+    assert (gate.room, gate.outstanding, gate.not_before) == (1, 0, 0.0)
+    gate.close("no", 10.0)
+    assert gate.room == 1
+    gate.taken(0)
+    assert (gate.room, gate.not_before, bool(faults)) == (1, 0.0, False)
+
+
+async def test_the_next_pause_begins_when_the_last_one_is_over(faults: Faults) -> None:
+    gate = Gate(10, faults)
+    gate.close("no", 1.0)
+    gate.close("still no", 1.5)
+    assert (gate.not_before, faults.reason) == (2.5, "target: still no")
+
+
+async def test_many_that_were_taken_open_it_at_once(faults: Faults) -> None:
+    gate = Gate(100, faults)
+    gate.close("no", 1.0)
+    gate.taken(30)
+    assert gate.room == 60

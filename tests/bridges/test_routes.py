@@ -64,9 +64,12 @@ def reserved(**entries: Any) -> dict[str, Any]:
         ({"message_id": "m", **reserved(id=id_text(ID))}, id_text(ID), False),
         ({"message_id": "m", **reserved(id=id_text(ID), origin="o")}, "o", False),
         ({"message_id": "m", **reserved(id="forged")}, "old/m", True),
+        ({"message_id": "m", **reserved(origin="x" * KEY_MAX)}, "x" * KEY_MAX, False),
         ({"message_id": "m", **reserved(origin="x" * (KEY_MAX + 1))}, "old/m", True),
         ({"message_id": "m", **reserved(origin=b"octets")}, "old/m", True),
         ({"message_id": "m\udcff\0"}, "old/m\\udcff\\x00", True),
+        ({"message_id": "m\0"}, "old/m\\x00", True),
+        ({"message_id": "mé"}, "old/mé", True),
     ],
 )
 def test_origin_id(properties: dict[str, Any], key: str, new: bool) -> None:
@@ -112,6 +115,7 @@ def test_entries_of_one_that_comes_first() -> None:
         ({"hops": "8"}, RouteOutcome.LOOPED),
         ({"hops": "7"}, RouteOutcome.FORWARD),
         ({"hops": "-8"}, RouteOutcome.FORWARD),
+        ({"hops": "9999"}, RouteOutcome.LOOPED),
         ({"hops": "99999"}, RouteOutcome.FORWARD),
         ({"hops": "\u0668"}, RouteOutcome.FORWARD),
     ],
@@ -120,6 +124,7 @@ def test_loops(entries: dict[str, str], outcome: RouteOutcome) -> None:
     found = item(**reserved(**entries))
     assert route().look(found) is outcome
     assert bool(found.reason) is (outcome is RouteOutcome.LOOPED)
+    assert found.code == ("looped" if outcome is RouteOutcome.LOOPED else "not_forwarded")
 
 
 # ------------------------------------------------------------------------------------- selector, routing key
@@ -128,7 +133,9 @@ def test_loops(entries: dict[str, str], outcome: RouteOutcome) -> None:
 def test_a_selector() -> None:
     way = route(selector="JMSPriority > 4")
     assert way.look(item(priority=5)) is RouteOutcome.FORWARD
-    assert way.look(item(priority=3)) is RouteOutcome.FILTERED
+    found = item(priority=3)
+    assert way.look(found) is RouteOutcome.FILTERED
+    assert (found.reason, found.code) == ("the selector does not match", "filtered")
 
 
 @pytest.mark.parametrize(
@@ -189,3 +196,49 @@ def test_on_the_last_hop_the_usual_message_is_not_even_decoded(settings: dict[st
     changed = route(set_headers={"b": 2}, remove_headers=("a",), **settings).message(item(message), annotated)
     assert changed.properties.headers == {"b": 2}
     assert changed.left_out == ()
+
+
+@pytest.mark.parametrize(
+    ("settings", "headers"), [({"set_headers": {"b": 2}}, {"a": 1, "b": 2}), ({"remove_headers": ["a"]}, {})]
+)
+def test_headers_are_changed_on_the_last_hop_too(settings: dict[str, Any], headers: dict[str, Any]) -> None:
+    message = ENDS["0-9-1 rabbitmq"].there_and_back(Message(b"body", Properties(headers={"a": 1})))
+    sent = route(strip=True, **settings).message(item(message), True)
+    assert (sent.properties.headers or {}) == headers
+
+
+@pytest.mark.parametrize(
+    ("settings", "wrong"),
+    [
+        ({"set_headers": {"x-gateway": 1}}, "set_headers: x-gateway belongs to the gateway"),
+        ({"remove_headers": ["x-gateway"]}, "remove_headers: x-gateway belongs to the gateway"),
+        ({"set_headers": {"": 1}}, "set_headers: '' is no header's name"),
+        ({"set_headers": {"x" * 256: 1}}, "set_headers: 'x"),
+        ({"set_headers": {"x" * 255: 1, "é" * 127: 2, "y": 3}}, ""),
+        ({"set_headers": {"é" * 128: 1}}, "set_headers: 'é"),
+        ({"release_headers": ["mine"]}, "release_headers: 'mine' is passed on in any case"),
+        ({"release_headers": ["CC", "x-delay"]}, ""),
+    ],
+)
+def test_which_headers_may_be_changed(settings: dict[str, Any], wrong: str) -> None:
+    if not wrong:
+        route(**settings)
+        return
+    with pytest.raises(EncodeError) as caught:
+        route(**settings)
+    assert str(caught.value).startswith(wrong)
+
+
+@pytest.mark.parametrize(
+    ("settings", "discards"),
+    [
+        ({}, False),
+        ({"mode": "mirror"}, True),
+        ({"unmatched": "discard"}, True),
+        ({"unmatched": "dead-letter"}, False),
+        ({"mode": "mirror", "unmatched": "dead-letter"}, False),
+        ({"mode": "mirror", "unmatched": "discard"}, True),
+    ],
+)
+def test_what_becomes_of_what_it_does_not_want(settings: dict[str, Any], discards: bool) -> None:
+    assert route(**settings).discards_unmatched is discards

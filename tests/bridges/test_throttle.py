@@ -53,3 +53,14 @@ def test_no_limit() -> None:
     assert not throttle.limited
     throttle.take(1 << 30)
     assert throttle.ready(5.0) == 5.0
+
+
+def test_an_empty_bucket_is_waited_for() -> None:
+    throttle = Throttle(1, 0, 0.0)
+    throttle.take(5)
+    assert 0.0 < throttle.ready(0.0) < 0.001
+    assert throttle.ready(0.5) == 0.5
+
+
+def test_either_limit_is_one() -> None:
+    assert [Throttle(1, 0, 0.0).limited, Throttle(0, 1, 0.0).limited, Throttle(1, 1, 0.0).limited] == [True] * 3
