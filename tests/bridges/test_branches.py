@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -11,9 +12,11 @@ from gateway.bridges.two_phase import branch_id, detail_of, undone_of, xid_of
 from gateway.core.sources.deduplicator import IN_DOUBT
 from gateway.errors import BrokerUnavailable, EntriesRefused, RemoteError, Unroutable
 from gateway.ledger import EventKind
+from gateway.runtime.clock import clock
 from gateway.upstreams import BranchOutcome, PublishReceipt
-from tests.bridges.asked import Bench, Branch, bench
-from tests.bridges.hands import given
+from tests.bridges.asked import Bench, Branch, Target, bench
+from tests.bridges.conftest import until
+from tests.bridges.hands import arrive, given
 
 __all__ = ["bench"]
 
@@ -42,7 +45,7 @@ async def test_each_step_is_taken_once_and_the_next_branch_is_begun_with_the_las
     assert [entry.kind for entry in told] == [EventKind.FORWARDED] * 2
     following, *after = options["following"]
     assert after == ["b", "new"]
-    assert (await bench.two_phase.forward(bench.pairs(given()))).good
+    assert (await bench.two_phase.forward(bench.pairs(given(message_id="m-2")))).good
     assert [xid.global_id for (xid,), _ in bench.asked.of("start")] == [first, following]
     bench.asked.take()
     await bench.two_phase.close()
@@ -130,6 +133,8 @@ async def test_what_cannot_be_undone_now_is_undone_later(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, dies: bool
 ) -> None:
     """The channel is gone, or the target does not say that it has undone it."""
+    await bench.two_phase.forward(bench.pairs(given()))
+    assert "begin" in bench.asked.take()
     bench.asked.answers["end"] = [GONE]
     bench.asked.answers["rollback"] = [GONE]
     pairs = bench.pairs(*two())
@@ -142,7 +147,7 @@ async def test_what_cannot_be_undone_now_is_undone_later(
     monkeypatch.setattr(Branch, "room", die)
     await bench.two_phase.forward(pairs)
     expected = [*PUBLISHED, *([] if dies else ["rollback"]), "abandon", "abort"]
-    assert bench.asked.take() == ["check"] * 2 + ["begin", *expected]
+    assert bench.asked.take() == ["check"] * 2 + expected
     (((id,), _),) = bench.asked.of("abort")
     assert bench.aborted == {id}
     await bench.two_phase.forward(bench.pairs(given()))
@@ -178,13 +183,11 @@ async def test_what_is_left_is_undone_as_soon_as_that_can_be_done(
     bench.asked.answers["rollback there"] = [GONE, GONE, GONE, None, GONE]
     bench.two_phase.inherit([b"1" * 16])
     tidying = asyncio.create_task(bench.two_phase.tidy())
-    while len(failures) < 3:
-        await asyncio.sleep(0.001)
+    await until(lambda: len(failures) >= 3)
     assert bench.aborted == {b"1" * 16}
     assert "finish" not in bench.asked.take()
     bench.two_phase.hurry()
-    while bench.aborted:
-        await asyncio.sleep(0.001)
+    await until(lambda: not bench.aborted)
     assert bench.asked.take() == ["rollback there", "finish"]
     assert [arguments for arguments, _ in bench.asked.of("finish")] == [(b"1" * 16,)]
     xids = {xid for (xid,), _ in bench.asked.of("rollback there")}
@@ -192,8 +195,7 @@ async def test_what_is_left_is_undone_as_soon_as_that_can_be_done(
     await asyncio.sleep(0.01)
     assert bench.asked.take() == [], "there is nothing to do"
     bench.two_phase._undo_later(b"2" * 16)
-    while bench.aborted:
-        await asyncio.sleep(0.001)
+    await until(lambda: not bench.aborted)
     assert failures == [0, 1, 2, 0], "it worked meanwhile"
     tidying.cancel()
     assert [record.getMessage() for record in caplog.records].count("bridge.branch_not_undone") == 4
@@ -255,6 +257,50 @@ async def test_a_commit_is_tried_until_it_is_known(bench: Bench) -> None:
         "decide", "commit", "abandon", "commit there", "abandon", "commit there", "finish",
     ]  # fmt: skip
     assert reasons == ["branch: it is prepared at new and to be committed: it is gone", ""]
+
+
+async def test_news_that_came_before_a_pause_does_not_end_it(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[float] = []
+    commit = Target.commit
+
+    async def there(self: Target, xid: Any) -> BranchOutcome:
+        tried.append(clock.monotonic())
+        return await commit(self, xid)
+
+    monkeypatch.setattr(Target, "commit", there)
+    monkeypatch.setattr("gateway.runtime.backoff.pause_after", lambda *_: 0.01)
+    bench.asked.answers["commit"] = [GONE]
+    bench.asked.answers["commit there"] = [GONE, GONE]
+    bench.two_phase.hurry()
+    assert (await bench.two_phase.forward(bench.pairs(given()))).good
+    assert all(after - before > 0.005 for before, after in pairwise(tried))
+    assert len(tried) == 3
+
+
+async def test_what_is_in_a_branch_is_under_way_and_what_was_taken_opens_the_gate(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow = bench.flow
+    found: list[int] = []
+    prepare = Branch.prepare
+
+    async def prepared(self: Branch) -> None:
+        found.append(flow._gate.outstanding)
+        await prepare(self)
+
+    monkeypatch.setattr(Branch, "prepare", prepared)
+    last = given()
+    arrive(flow, *two(), last)
+    items = flow._look(flow._take(0.0))
+    flow._gate.close("it was gone", clock.monotonic())
+    await flow._send_branches(items[:2], bench.two_phase)
+    assert (found, flow._gate.outstanding, flow.held) == ([2], 0, 1)
+    assert (flow._gate.room, bool(flow._journal.faults)) == (4, False)
+    assert [item.delivery.settled for item in items] == [True, True, False]
+    last.lost = True
+    bench.asked.take()
+    await flow._send_branches(items[2:], bench.two_phase)
+    assert (flow.held, bench.asked.take()) == (0, []), "its source delivers it again"
 
 
 @pytest.mark.parametrize("verb", ["decide", "finish"])

@@ -139,6 +139,16 @@ async def test_no_more_go_than_the_gate_has_room_for(hand: Hand) -> None:
     assert len(flow._take(0.0)) == 1
 
 
+async def test_what_may_go_again_waits_for_room_and_for_no_timer(hand: Hand) -> None:
+    flow = await hand.flow(prefetch=2)
+    asked: list[float] = []
+    flow._timer = Timer(asked)  # type: ignore[assignment]
+    arrive(flow, given(), given())
+    flow._again = flow._take(0.0)
+    flow._gate.outstanding = 2
+    assert (flow._take(0.0), asked) == ([], [])
+
+
 async def test_those_that_go_again_go_first_when_they_are_due(hand: Hand) -> None:
     flow = await hand.flow(prefetch=3)
     arrive(flow, *(given(body=b"%d" % number) for number in range(3)))

@@ -171,6 +171,50 @@ async def test_outcomes_that_are_there_are_recorded_before_those_that_hang(
     assert flow._journal.faults.reason == "target: it is gone"
 
 
+async def test_one_that_another_process_has_lets_its_publishes_go(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that the target has not got yet."""
+    futures: list[asyncio.Future[Any]] = []
+
+    def publish(*_: Any, **__: Any) -> Any:
+        futures.append(asyncio.get_running_loop().create_future())
+        return futures[-1]
+
+    monkeypatch.setattr(hand.estate.new, "publish_nowait", publish)
+    flow = await hand.flow()
+    deliveries = [given(), given()]
+    arrive(flow, *deliveries)
+    flow.start()
+    await until(lambda: len(futures) == 2)
+    deliveries[1].settled = True  # its source has forgotten it
+    flow.abandon()
+    assert [future.cancelled() for future in futures] == [True, False]
+
+
+async def test_the_oldest_is_one_that_has_no_outcome(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.bridges.flow.WAIT_MIN", 0.005)
+    futures: list[asyncio.Future[Any]] = []
+
+    def publish(*_: Any, **__: Any) -> Any:
+        futures.append(asyncio.get_running_loop().create_future())
+        return futures[-1]
+
+    monkeypatch.setattr(hand.estate.new, "publish_nowait", publish)
+    flow = await hand.flow()
+    deliveries = [given(), given()]
+    deliveries[0].at -= 600.0
+    arrive(flow, *deliveries)
+    flow.start()
+    await until(lambda: len(futures) == 2)
+    assert flow.oldest >= 600.0
+    futures[0].set_result(PublishReceipt(True))
+    await until(lambda: flow.done == 1)
+    await asyncio.sleep(0)
+    assert flow.oldest < 300.0
+    futures[1].set_result(PublishReceipt(True))
+    await until(lambda: flow.idle)
+    assert flow.oldest == 0.0
+
+
 @pytest.mark.parametrize(
     ("redelivered", "first", "doubtful", "unsure", "key", "resent"),
     [
@@ -240,7 +284,7 @@ async def test_one_that_another_process_has_settles_nothing_and_publishes_nothin
     flow.start()
     flow.abandon()
     flow.hurry()
-    await flow._tasks.join(5.0)
+    assert await flow._tasks.join(5.0), "its tasks have ended"
     assert (flow.waiting, [delivery.told for delivery in deliveries]) == (0, [None, None])
     assert flow._take(0.0) == []
     assert await hand.estate.depth("out", "new") == 0

@@ -12,11 +12,12 @@ from gateway.amqp.operations import Settlement
 from gateway.bridges.flow import _is_persistent
 from gateway.bridges.gate import REFUSED_IN_A_ROW
 from gateway.bridges.journal import PAUSE_MAX
-from gateway.errors import BrokerUnavailable, GatewayError, OutcomeUnknown, PublishRefused, Unroutable
+from gateway.errors import BrokerUnavailable, GatewayError, OutcomeUnknown, PublishRefused, RemoteError, Unroutable
 from gateway.runtime.clock import clock
 from gateway.runtime.ids import ids
+from gateway.upstreams import PublishReceipt
 from tests.bridges.conftest import until
-from tests.bridges.hands import Hand, arrive, given, unreadable
+from tests.bridges.hands import OCTETS, Hand, arrive, given, unreadable
 
 # --------------------------------------------------------------------------------------------- at the target
 
@@ -78,6 +79,18 @@ async def test_a_suspect_is_judged_when_others_have_passed_it(
     flow._refused([(item, error)], 0)
     assert (len(flow.dead_letters), len(flow._again)) == ((1, 0) if passed else (0, 1))
     assert item.reason == ("no" if passed else "")
+
+
+@pytest.mark.parametrize("error", [Unroutable("nobody takes it"), RemoteError(541, "no")])
+async def test_poison_does_not_keep_others_from_going_again(hand: Hand, error: GatewayError) -> None:
+    flow = await hand.flow()
+    arrive(flow, given(), given())
+    poison, other = flow._look(flow._take(0.0))
+    poison.refusals, flow._newest = 1, 100
+    flow._refused([(poison, error), (other, BrokerUnavailable("it is gone"))], 0)
+    assert (len(flow.dead_letters), flow._again) == (1, [other])
+    assert flow._journal.faults.reason == "target: it is gone"
+    assert poison.reason == str(error)
 
 
 async def test_an_unknown_outcome_marks_what_is_sent_again(hand: Hand) -> None:
@@ -169,3 +182,67 @@ async def test_what_cannot_be_read_is_not_persistent(hand: Hand) -> None:
     flow = await hand.flow()
     arrive(flow, delivery, given(delivery_mode=2), given(delivery_mode=1))
     assert [_is_persistent(item) for item in flow._take(0.0)] == [False, True, False]
+
+
+# ------------------------------------------------------------------------------- acknowledged before its outcome
+
+
+class Pending:
+    """A target that says nothing yet."""
+
+    def __init__(self) -> None:
+        self.futures: list[asyncio.Future[Any]] = []
+        self.done = False
+
+    def publish(self, *_: Any, **__: Any) -> asyncio.Future[Any]:
+        """Note it."""
+        self.futures.append(asyncio.get_running_loop().create_future())
+        if self.done:
+            self.futures[-1].set_result(PublishReceipt(False, 312, "NO_ROUTE"))
+        return self.futures[-1]
+
+
+@pytest.mark.parametrize(
+    ("more", "size", "told"),
+    [
+        (2, 1, Settlement.ACCEPT),  # twice the prefetch
+        (3, 1, None),
+        (0, OCTETS // 2, Settlement.ACCEPT),
+        (0, OCTETS // 2 + 1, None),
+    ],
+)
+async def test_what_is_acknowledged_early_is_bounded_by_what_is_held(
+    hand: Hand, monkeypatch: pytest.MonkeyPatch, more: int, size: int, told: Settlement | None
+) -> None:
+    pending = Pending()
+    monkeypatch.setattr(hand.estate.new, "publish_nowait", pending.publish)
+    flow = await hand.flow(acknowledge="unsafe-on-publish", prefetch=2)
+    deliveries = [given(size) for _ in range(2 + more)]
+    arrive(flow, *deliveries)
+    flow._send(flow._look(flow._take(0.0)))
+    assert [delivery.told for delivery in deliveries] == [told] * 2 + [None] * more
+    assert (len(pending.futures), flow._gate.outstanding, flow.held) == (2, 2, 2 + more)
+
+
+async def test_what_was_refused_at_once_is_not_acknowledged_early(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
+    pending = Pending()
+    pending.done = True
+    monkeypatch.setattr(hand.estate.new, "publish_nowait", pending.publish)
+    flow = await hand.flow(acknowledge="unsafe-on-publish")
+    delivery = given()
+    arrive(flow, delivery)
+    flow._send(flow._look(flow._take(0.0)))
+    assert delivery.told is None
+
+
+async def test_what_was_just_sent_is_let_go_with_the_rest(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for its outcome yet."""
+    pending = Pending()
+    monkeypatch.setattr(hand.estate.new, "publish_nowait", pending.publish)
+    flow = await hand.flow()
+    delivery = given()
+    arrive(flow, delivery)
+    flow._send(flow._look(flow._take(0.0)))
+    assert delivery.told is None, "it is acknowledged when the target has it"
+    flow.abandon()
+    assert pending.futures[0].cancelled()

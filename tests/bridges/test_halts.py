@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -69,7 +70,7 @@ async def test_one_that_does_not_run_listens_to_no_broker(estate: Estate, is_los
         assert listeners(estate) == [before[0] + 1, before[1] + 1, before[2] + 1, before[3]], "it runs already"
         if is_lost:
             await bridge.drop()
-            assert listeners(estate) == before
+            assert (listeners(estate), bridge.state, gauge(estate, "up")) == (before, "stopped", 0)
             await bridge.drop()
         await estate.bridges.pause("b")
         assert listeners(estate) == before
@@ -96,6 +97,21 @@ async def test_a_target_that_is_away_from_the_start_is_said(estate: Estate) -> N
     assert status.reason.startswith("target broker: new is down")
     await estate.back("new")
     await estate.wait_for(state="running", reason="")
+
+
+async def test_it_says_at_once_that_it_starts(estate: Estate, monkeypatch: pytest.MonkeyPatch) -> None:
+    await estate.bridge(paused=True)
+    consume, may_go = estate.old.consume, asyncio.Event()
+
+    async def slow(*arguments: Any, **options: Any) -> Any:
+        await may_go.wait()
+        return await consume(*arguments, **options)
+
+    monkeypatch.setattr(estate.old, "consume", slow)
+    assert (await estate.bridges.resume("b")).state == "starting"
+    may_go.set()
+    await estate.wait_for(state="running")
+    assert (await estate.bridges.pause("b")).state == "paused"
 
 
 async def test_what_it_holds_is_a_metric(estate: Estate) -> None:

@@ -16,7 +16,7 @@ from gateway.core.work.supervised import WantedState
 from gateway.errors import BrokerUnavailable
 from gateway.runtime.clock import clock
 from gateway.upstreams import ConsumerState
-from tests.bridges.conftest import Estate
+from tests.bridges.conftest import Estate, until
 
 OCTETS = 1 << 16
 Wait = Callable[[], Awaitable[None]] | None
@@ -293,3 +293,47 @@ async def test_pauses_after_internal_errors_grow_until_there_was_none_for_a_whil
         bridge._faults.clear_all()
     assert pauses == [1.0, 2.0, 3.0, 1.0, 2.0, 1.0]
     bridge._tasks = []
+
+
+async def test_while_it_rests_after_an_internal_error_its_source_has_everything(estate: Estate) -> None:
+    """Others may take it."""
+    await estate.new.delete_queue("out")
+    await estate.bridge()
+    await estate.fill(3)
+    await estate.wait_for(in_flight=3)
+    bridge = estate.bridges._here["b"]
+
+    class Rest:
+        def next(self) -> float:
+            """Rest for long."""
+            return 600.0
+
+        def reset(self) -> None:
+            """Rest as long."""
+
+    bridge._backoff = Rest()  # type: ignore[assignment]
+    bridge._crashed(RuntimeError("a fault of ours"))
+    await until(lambda: bridge._consumer is None)
+    found = await estate.old.query_queue("in")
+    assert (found.message_count, found.consumer_count) == (3, 0)
+    assert (await estate.status()).reason.startswith("bridge: internal error")
+
+
+async def test_a_drain_ends_when_it_was_empty_twice_in_a_row(estate: Estate, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bridges, "LOOK_EVERY", 0.001)
+    await estate.bridge()
+    await estate.wait_for(state="running")
+    bridge = estate.bridges._here["b"]
+    looks = [True, False, True, True, True]
+
+    async def is_empty(*_: Any) -> bool:
+        return looks.pop(0)
+
+    ended: list[int] = []
+    monkeypatch.setattr(bridge, "_is_empty", is_empty)
+    monkeypatch.setattr(bridge, "_finish", lambda why: ended.append(len(looks)))
+    bridge.wish = WantedState.DRAIN
+    bridge.start()
+    await until(lambda: ended)
+    bridge.wish = WantedState.RUN
+    assert (ended[0], bridge._drained) == (1, True)

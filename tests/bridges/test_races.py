@@ -328,7 +328,8 @@ async def test_what_waits_for_room_at_the_target_is_not_published_once_the_bridg
     assert await estate.depth() == 3
 
 
-async def test_one_that_was_dropped_hears_nothing_of_its_consumer(estate: Estate) -> None:
+@pytest.mark.parametrize("is_lost", [False, True])
+async def test_one_that_has_ended_hears_nothing_of_its_consumer(estate: Estate, is_lost: bool) -> None:
     """Its metrics are those of the one that has taken its place."""
     await estate.bridge()
     await estate.wait_for(state="running")
@@ -336,6 +337,10 @@ async def test_one_that_was_dropped_hears_nothing_of_its_consumer(estate: Estate
     consumer = bridge._consumer
     assert consumer is not None
     assert bridge._consumer_changed in consumer.on_state
+    if not is_lost:
+        await estate.bridges.pause("b")
+        assert bridge._consumer_changed not in consumer.on_state
+        return
     dropping = bridge.drop()
     assert bridge._consumer_changed not in consumer.on_state
     await dropping

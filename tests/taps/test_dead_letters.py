@@ -17,6 +17,7 @@ from gateway.ledger import Ledger
 from gateway.taps.dead_letters import TapDeadLetterPublisher, place_of
 from tests.core.conftest import gateway, ledger, upstream
 from tests.core.fakes import FakeDelivery, FakeUpstream
+from tests.taps.conftest import until
 from tests.taps.tapped import Tapped
 
 __all__ = ["gateway", "ledger", "upstream"]
@@ -162,9 +163,12 @@ async def test_those_that_the_place_refused_are_tried_again_without_the_others(
 ) -> None:
     publish = place.tapped.flow._parts.dead_letters.publish
     asked: list[list[bytes]] = []
+    goes = asyncio.Event()
 
     async def partly(where: Any, name: str, letters: Any, *more: Any, **options: Any) -> list[Any]:
         asked.append([letter.message.body for letter in letters])
+        if len(asked) == 2:
+            await goes.wait()
         outcomes: list[Any] = await publish(where, name, letters, *more, **options)
         if len(asked) == 1:
             outcomes[1] = AccessRefused(403, "no bed")
@@ -172,10 +176,10 @@ async def test_those_that_the_place_refused_are_tried_again_without_the_others(
 
     monkeypatch.setattr(place.tapped.flow._parts.dead_letters, "publish", partly)
     publishing = asyncio.create_task(place.publisher.publish(place.refused(b"1", b"2", b"3")))
-    while not place.reasons:
-        await asyncio.sleep(0)
+    await until(lambda: place.reasons)
     assert (place.publisher.waiting, place.done) == (1, [b"1", b"3"])
     assert "cannot hold 1 messages" in place.publisher.reason
+    goes.set()
     await publishing
     assert asked == [[b"1", b"2", b"3"], [b"2"]]
     assert (place.done, place.publisher.waiting, place.publisher.reason) == ([b"1", b"3", b"2"], 0, "")
@@ -186,8 +190,7 @@ async def test_no_copy_is_made_while_the_ledger_is_away(place: Place, monkeypatc
         patched.setattr(Ledger, "healthy", False)
         patched.setattr(Ledger, "ready", lambda self: (False, "it is locked"))
         publishing = asyncio.create_task(place.publisher.publish(place.refused(b"1")))
-        while not place.reasons:
-            await asyncio.sleep(0)
+        await until(lambda: place.reasons)
         assert (place.copies, place.publisher.waiting) == ([], 1)
         assert place.publisher.reason.endswith("it is locked")
     await publishing
@@ -204,8 +207,7 @@ async def test_one_batch_that_is_through_says_nothing_of_another(place: Place, m
 
     monkeypatch.setattr(Ledger, "record", refuse)
     waiting = asyncio.create_task(place.publisher.publish(place.refused(b"1", b"2")))
-    while not place.reasons:
-        await asyncio.sleep(0)
+    await until(lambda: place.reasons)
     await place.publisher.publish(place.refused(b"3"))
     assert (place.done, place.publisher.waiting, place.publisher.reason) == ([b"3"], 2, "the disk is full")
     away = False
@@ -230,8 +232,7 @@ async def test_events_that_cannot_be_stored_hold_up_nothing(
 async def test_one_that_is_cancelled_leaves_none_waiting(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Ledger, "healthy", False)
     publishing = asyncio.create_task(place.publisher.publish(place.refused(b"1", b"2")))
-    while not place.reasons:
-        await asyncio.sleep(0)
+    await until(lambda: place.reasons)
     publishing.cancel()
     await asyncio.wait([publishing])
     assert (place.publisher.waiting, place.publisher.reason, place.done) == (0, "", [])
