@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 
+from gateway.config import LedgerSettings
+from gateway.core.sources.arrivals import now_us
 from gateway.errors import LedgerUnavailable
 from gateway.ledger import Ledger
-from gateway.ledger.pending.owed import BacklogEntry, BacklogSettlement, Ending, Owed
-from gateway.webhooks.backlog import FEW, SOON, EndpointBacklog
+from gateway.ledger.pending.owed import BacklogCounts, BacklogEntry, BacklogSettlement, Ending, Owed
+from gateway.runtime import replaced
+from gateway.runtime.clock import clock
+from gateway.webhooks import backlog as backlogs
+from gateway.webhooks.backlog import FEW, SOON, EndpointBacklog, UntriedRows
+from tests.ledgers import sqlite_ledger
 from tests.webhooks.virtual import FakeLedger, now, run
 
 
@@ -19,7 +28,7 @@ class Counting(FakeLedger):
 
     def __init__(self) -> None:
         super().__init__()
-        self.claims = self.reads = 0
+        self.claims = self.reads = self.counts = 0
 
     async def claim(self, *args: Any, **options: Any) -> list[BacklogEntry]:
         self.claims += 1
@@ -28,6 +37,11 @@ class Counting(FakeLedger):
     async def due(self, *args: Any, **options: Any) -> list[BacklogEntry]:
         self.reads += 1
         return await super().due(*args, **options)
+
+    async def backlog(self, subscription: str) -> BacklogCounts:
+        self.counts += 1
+        await self._commit()
+        return await super().backlog(subscription)
 
 
 def owed(number: int, due_in: float, key: bytes = b"") -> Owed:
@@ -46,13 +60,32 @@ def owed(number: int, due_in: float, key: bytes = b"") -> Owed:
     )
 
 
-async def backlog_with(*rows: Owed, ordered: bool = False) -> tuple[Counting, EndpointBacklog]:
+async def backlog_with(
+    *rows: Owed, ordered: bool = False, most: int = 1_000, on_due: Callable[[], None] = lambda: None
+) -> tuple[Counting, EndpointBacklog]:
     ledger = Counting()
     await ledger.store(rows)
-    backlog = EndpointBacklog(cast(Ledger, ledger), "s", ordered=ordered, most=1_000, on_due=lambda: None)
+    backlog = EndpointBacklog(cast(Ledger, ledger), "s", ordered=ordered, most=most, on_due=on_due)
     await backlog.open()
-    ledger.claims = ledger.reads = 0
+    ledger.claims = ledger.reads = ledger.counts = 0
     return ledger, backlog
+
+
+def test_of_the_rows_that_nobody_has_claimed_those_that_wait_for_others_do_not_count() -> None:
+    rows = UntriedRows()
+    seen = [rows.claimable]
+    steps: list[Callable[[], None]] = [
+        lambda: rows.add(3),
+        rows.claim,
+        rows.block,  # two wait for others of their keys
+        lambda: rows.add(2),
+        *[rows.claim] * 5,  # one of which was stored before it began
+        lambda: rows.add(1),
+    ]
+    for step in steps:
+        step()
+        seen.append(rows.claimable)
+    assert seen == [0, 3, 2, 0, 2, 1, 0, 0, 0, 0, 1]
 
 
 def test_one_that_is_claimed_alone_costs_one_claim_and_tells_when_the_next_is_due() -> None:
@@ -149,6 +182,38 @@ def test_the_end_of_a_claim_whose_row_was_settled_costs_a_read_and_no_claim() ->
     run(main())
 
 
+def test_what_may_have_been_settled_and_is_due_in_a_moment_is_not_claimed_before() -> None:
+    async def main() -> None:
+        ledger, backlog = await backlog_with(owed(1, 0))
+        (row,) = await backlog.claim(1, 60.0, 1 << 20)
+        await ledger.settle([BacklogSettlement(row.id, Ending.RETRY, lease=row.lease, due_in=61.5)])
+        ledger.claims = ledger.reads = 0
+        await asyncio.sleep(61.0)
+        assert await backlog.claim(1, 60.0, 1 << 20) == []
+        assert (ledger.claims, ledger.reads) == (0, 1)
+        assert backlog.due_in == pytest.approx(0.5, abs=0.1)
+        backlog.close()
+
+    run(main())
+
+
+def test_what_is_due_in_this_very_moment_is_claimed() -> None:
+    async def main() -> None:
+        ledger, backlog = await backlog_with(owed(1, 0))
+        await backlog.claim(1, 60.0, 1 << 20)
+        due = ledger.due
+
+        async def due_now(*args: Any, **options: Any) -> list[BacklogEntry]:
+            return [msgspec.structs.replace(row, due_in=0.0) for row in await due(*args, **options)]
+
+        ledger.due = due_now  # type: ignore[method-assign]
+        await asyncio.sleep(61.0)
+        assert len(await backlog.claim(1, 60.0, 1 << 20)) == 1
+        backlog.close()
+
+    run(main())
+
+
 def test_a_row_whose_claim_ends_is_claimed_again() -> None:
     """Nobody settled it: a request that was cut off, for example."""
 
@@ -177,3 +242,145 @@ def test_what_is_due_before_the_end_of_a_claim_is_claimed_without_a_look() -> No
         backlog.close()
 
     run(main())
+
+
+def test_the_earliest_time_that_was_named_counts() -> None:
+    async def main() -> None:
+        calls: list[float] = []
+        _ledger, backlog = await backlog_with(on_due=lambda: calls.append(now()))
+        await asyncio.sleep(0.1)
+        assert await backlog.claim(1, 60.0, 1 << 20) == []
+        assert (backlog.is_due, backlog.due_in) == (False, None)
+        calls.clear()
+        begun = now()
+        for wait in (20.0, 10.0, 30.0):
+            backlog.expect(wait)
+        assert backlog.due_in == pytest.approx(10.0)
+        await asyncio.sleep(9.9)
+        assert not backlog.is_due
+        await asyncio.sleep(50.0)
+        assert [round(at - begun, 3) for at in calls] == [10.0]
+        assert (backlog.is_due, backlog.due_in) == (True, 0.0)
+        backlog.close()
+
+    run(main())
+
+
+def test_what_is_due_for_certain_is_claimed_without_a_look() -> None:
+    """Although a claim that perhaps has no row any more ends in the same moment."""
+
+    async def main() -> None:
+        ledger, backlog = await backlog_with(owed(1, 0))
+        backlog.expect(0.0)
+        backlog.expect(0.0, doubtful=True)
+        assert len(await backlog.claim(1, 60.0, 1 << 20)) == 1
+        assert (ledger.claims, ledger.reads) == (1, 1)
+        backlog.close()
+
+    run(main())
+
+
+def test_a_timer_that_is_early_by_a_moment_counts_as_due() -> None:
+    async def main() -> None:
+        calls: list[bool] = []
+        _ledger, backlog = await backlog_with(on_due=lambda: calls.append(backlog.is_due))
+        await asyncio.sleep(0.1)
+        await backlog.claim(1, 60.0, 1 << 20)
+        calls.clear()
+        with replaced(clock, monotonic=lambda: now() - 0.001):
+            backlog.expect(5.0)
+            await asyncio.sleep(5.0)
+            assert calls == [True]
+        backlog.close()
+
+    run(main())
+
+
+def test_rows_that_the_ledger_says_are_due_are_asked_for_again_after_a_moment() -> None:
+    """They could not be claimed, and nobody here knows why."""
+
+    async def main() -> None:
+        ledger, backlog = await backlog_with(owed(1, 0))
+
+        async def none(*_: Any, **__: Any) -> list[BacklogEntry]:
+            return []
+
+        ledger.claim = none  # type: ignore[method-assign]
+        assert await backlog.claim(1, 60.0, 1 << 20) == []
+        assert not backlog.is_due
+        assert backlog.due_in == pytest.approx(SOON)
+        backlog.close()
+
+    run(main())
+
+
+def test_in_order_what_became_due_just_now_is_waited_for_and_what_is_blocked_is_not() -> None:
+    async def main() -> None:
+        rows = owed(1, 0, b"a"), owed(2, 0, b"a"), owed(3, 5.0, b"b")
+        _ledger, backlog = await backlog_with(*rows, ordered=True)
+        await asyncio.sleep(1.0)
+        assert len(await backlog.claim(1, 60.0, 1 << 20)) == 1
+        assert await backlog.claim(1, 60.0, 1 << 20) == []
+        assert backlog.due_in == pytest.approx(4.0, abs=0.1)
+        await asyncio.sleep(4.0)
+        assert len(await backlog.claim(1, 60.0, 1 << 20)) == 1
+        assert await backlog.claim(1, 60.0, 1 << 20) == []
+        assert backlog.due_in == pytest.approx(56.0, abs=0.1), "the end of the first claim"
+        backlog.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("attempts", "dead", "tried"),
+    [((), False, False), ((0,), False, False), ((2, 0), False, True), ((0, 2), False, False), ((2,), True, False)],
+)
+def test_it_is_known_from_the_start_whether_the_next_row_has_failed_before(
+    attempts: tuple[int, ...], *, dead: bool, tried: bool
+) -> None:
+    async def main() -> None:
+        rows = [
+            msgspec.structs.replace(owed(number, 0), attempt=attempt, dead=dead)
+            for number, attempt in enumerate(attempts, 1)
+        ]
+        _ledger, backlog = await backlog_with(*rows)
+        assert (backlog.tried, backlog.count) == (tried, len(rows))
+        assert backlog.is_due, "it is claimed at once"
+        backlog.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_all_that_was_claimed_before_is_put_back_in_its_order(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """A page at a time, where some of the rows wait as they are."""
+
+    async def main() -> None:
+        monkeypatch.setattr(backlogs, "PAGE", 2)
+        ledger = Counting()
+        await ledger.store([*(owed(number, 0) for number in range(1, count + 1)), owed(6, 500.0), owed(7, 600.0)])
+        claimed = await ledger.claim("s", 5, 1_000.0)
+        assert len(claimed) == count
+        backlog = EndpointBacklog(cast(Ledger, ledger), "s", ordered=False, most=10, on_due=lambda: None)
+        await backlog.open()
+        assert backlog.count == count + 2
+        await asyncio.sleep(0.01)
+        again = await backlog.claim(10, 60.0, 1 << 20)
+        assert [row.id for row in again] == [row.id for row in claimed]
+        assert {row.lease for row in again} == {2}
+        backlog.close()
+
+    run(main())
+
+
+async def test_what_is_put_back_is_not_behind_what_came_after_it(tmp_path: Path) -> None:
+    ledger = await Ledger.open(sqlite_ledger(tmp_path), LedgerSettings(), owner="test")
+    at = now_us() - 5_000_000
+    rows = [msgspec.structs.replace(owed(number, 0), at=at + number) for number in (1, 2)]
+    await ledger.deliveries.store(rows)
+    assert [row.id for row in await ledger.deliveries.claim("s", 1, 60.0)] == [rows[0].id]
+    backlog = EndpointBacklog(ledger, "s", ordered=False, most=10, on_due=lambda: None)
+    await backlog.open()
+    assert [row.id for row in await backlog.claim(2, 60.0, 1 << 20)] == [row.id for row in rows]
+    backlog.close()
+    await ledger.close()

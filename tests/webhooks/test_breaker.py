@@ -118,6 +118,13 @@ def test_settings_that_make_no_sense(make: Callable[[], BreakerSettings]) -> Non
         make()
 
 
+def test_times_under_a_second_make_sense() -> None:
+    found = Breaker(BreakerSettings(failures=1, open_first=0.5, open_max=0.5, jitter=0))
+    found.failed(0, half)
+    assert found.next(0) == 0.5
+    assert found.allows(0.5)
+
+
 class AnyOrder(RuleBasedStateMachine):
     """Whatever is told in whatever order: it never stays shut, and never lets two probes through."""
 
