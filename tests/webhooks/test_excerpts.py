@@ -53,3 +53,23 @@ def test_every_secret_of_an_endpoint_is_one() -> None:
         assert secret in found
         assert excerpt(secret.encode(), None, found) == REDACTED
     assert found == sorted(found, key=len, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("url", "secrets", "others"),
+    [
+        ("https://shop.example/", [], ["/"]),
+        ("https://shop.example", [], ["/"]),
+        ("https://shop.example/x", ["/x"], ["x", "/"]),
+        ("https://shop.example/hooks/T01234567890", ["/hooks/T01234567890", "T01234567890"], ["hooks"]),
+        ("https://shop.example/hooks/T0123456789", ["/hooks/T0123456789"], ["T0123456789"]),
+        ("https://shop.example/?key=k1", ["/?key=k1", "key=k1", "k1"], ["/", "key"]),
+        ("https://shop.example/hooks/34567?key=k1", ["/hooks/34567", "/hooks/34567?key=k1", "k1"], ["hooks", "34567"]),
+        ("https://shop.example/hooks/3456?key=k1", ["/hooks/3456?key=k1"], ["/hooks/3456"]),
+    ],
+)
+def test_what_a_url_has_behind_its_host_is_a_secret(url: str, secrets: list[str], others: list[str]) -> None:
+    """But no short part of it, which would stand in many a text."""
+    found = secrets_of(endpoint_of(url))
+    assert [each for each in secrets if each not in found] == []
+    assert [each for each in others if each in found] == []

@@ -61,7 +61,25 @@ def test_an_answer_that_echoes_a_secret() -> None:
     found = answered(recent, "shop", b"you sent token-of-shop\x1b[31m", headers={"X-Token": "token-of-shop"})
     assert found == f"you sent {REDACTED}\\x1b[31m"
     assert answered(recent, "shop", b"x" * (BODY_MAX + 1)) == f"(not kept: {BODY_MAX + 1:,} bytes of a success)"
+    assert recent.of("shop")[0].body == b"", "it would only take room"
+    assert answered(recent, "shop", b"x" * BODY_MAX).startswith("xxx")
     assert answered(recent, "shop", b"") == ""
+
+
+def test_what_was_kept_of_an_answer_is_not_made_again() -> None:
+    recent = RecentAttempts()
+    attempt = recent.begin(endpoint_of("https://example.com/"), [message()])
+    attempt.status, attempt.body, attempt.kept = 500, b"the answer", "what is kept"
+    recent.end(attempt)
+    assert recent.of("shop")[0].excerpt == "what is kept"
+
+
+@pytest.mark.parametrize("tests", [(False,), (True,), (False, True)])
+def test_a_request_with_a_test_message_says_so(tests: tuple[bool, ...]) -> None:
+    items = [message() for _ in tests]
+    for item, test in zip(items, tests, strict=True):
+        item.test = test
+    assert RecentAttempts().begin(endpoint_of("https://example.com/"), items).test == any(tests)
 
 
 def test_few_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Room in the backlog of a pushed subscription: who is told, and when it is counted. The clock is given."""
+"""Room in the backlog of a pushed subscription: whom it calls, and when it counts its rows. The clock is given."""
 
 from __future__ import annotations
 

@@ -102,6 +102,11 @@ def test_what_a_status_means(number: int, verdict: AttemptOutcome) -> None:
         assert (next_step.wait, next_step.pause) == (5, PAUSE_MIN)
 
 
+@pytest.mark.parametrize("number", [0, 1, 100, 199, 1_000])
+def test_a_status_that_is_none_is_a_failure(number: int) -> None:
+    assert status(number) == NextStep(AttemptOutcome.RETRY, f"{number}: the endpoint failed", 5)
+
+
 def test_every_row_is_some_status() -> None:
     whys = {status(number).why.partition(": ")[2] for number in range(200, 1_000)}
     assert whys == {row.why for row in STATUSES if not row.asked}
@@ -183,6 +188,8 @@ def test_retry_after(number: int, attempt: int, asked: str | None, wait: float |
         ("Tue, 14 Nov 2023 22:13:20 GMT", 0),
         ("Wed, 21 Oct 2015 07:28:00 GMT", 0),
         ("Sunday, 06-Nov-94 08:49:37 GMT", 0),
+        ("Tuesday, 14-Nov-73 22:15:20 GMT", RETRY_AFTER_MAX),  # 50 years ahead at most
+        ("Wednesday, 14-Nov-74 22:15:20 GMT", 0),
         ("Fri, 31 Dec 9999 23:59:59 GMT", RETRY_AFTER_MAX),
         ("Tue, 14 Nov 2023 22:15:60 GMT", 159),
         ("", None),

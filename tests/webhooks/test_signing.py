@@ -190,6 +190,14 @@ def test_a_receiver_looks_at_so_many_signatures_and_no_more() -> None:
         assert verify([SHARED], found, BODY, NOW) is verdict
 
 
+def test_a_signature_with_anything_but_base64_in_it_is_none() -> None:
+    good = headers(SHARED)[b"webhook-signature"]
+    found = {**headers(SHARED), b"webhook-signature": good[:10] + b"!" + good[10:]}
+    assert verify([SHARED], found, BODY, NOW) is SignatureOutcome.MISMATCH
+    found[b"webhook-signature"] += b" " + good
+    assert verify([SHARED], found, BODY, NOW) is SignatureOutcome.VALID, "the one behind it counts"
+
+
 def test_any_key_of_the_receiver_will_do() -> None:
     other = SharedSecret(bytes(32))
     assert verify([other, SHARED], headers(SHARED), BODY, NOW) is SignatureOutcome.VALID
@@ -233,6 +241,7 @@ def test_secrets_do_not_show_in_what_is_logged() -> None:
         (SharedSecret, "whsec_" + "A" * 43),
         (SharedSecret, "whsec_é" + "A" * 43),
         (SharedSecret, "whsec_" + "_" * 44),
+        (SharedSecret, "whsec_!" + "A" * 43 + "="),
         (SecretKey, "whsk_" + "A" * 40),
         (SecretKey, "whsk_" + b64encode(bytes(64)).decode()),
         (PublicKey, "whpk_" + "A" * 40),

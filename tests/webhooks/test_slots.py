@@ -78,6 +78,18 @@ def test_the_first_failure_of_a_new_endpoint_and_the_second_of_a_good_one_tell()
     assert good.lane.health is Health.GOOD
 
 
+def test_only_failures_in_a_row_make_a_good_endpoint_one_that_fails() -> None:
+    slots = Slots(100)
+    player = proven(slots, "a", [])
+    assert player.lane.window == 2
+    windows = []
+    for good in (False, True, False, True, False):
+        player.lane.end(player.lane.begin(0.0), good, 0.0)
+        windows.append(player.lane.window)
+        assert player.lane.health is Health.GOOD
+    assert windows == [1, 2, 1, 2, 1]
+
+
 def test_what_says_nothing_of_the_endpoint_changes_nothing() -> None:
     slots = Slots(100)
     player = Player(slots, "a", [])
@@ -169,6 +181,42 @@ def test_classes_that_may_not_go_do_not_hold_up_others() -> None:
     assert log[-1] == "good"
     failing[0].end(False)
     assert log[-1] == "failing 2"
+
+
+def test_classes_are_served_in_turn() -> None:
+    slots = Slots(2)
+    log: list[str] = []
+    holder = Player(slots, "holder", log)
+    holder.go()
+    for number in range(3):
+        for health in (Health.NEW, Health.SLOW):
+            player = Player(slots, f"{health.name} {number}", log)
+            slots.move(player.lane, health)
+            player.go()
+    while len(log) < 7:
+        under_way = list(slots.busy)
+        assert len(under_way) == 1
+        under_way[0].end(next(iter(under_way[0]._begun)), None, 0.0)
+        slots.serve()
+    assert log[1:] == ["NEW 0", "SLOW 0", "NEW 1", "SLOW 1", "NEW 2", "SLOW 2"]
+
+
+def test_one_that_asks_to_serve_others_as_it_is_called_gives_its_place_to_nobody_besides() -> None:
+    slots = Slots(1)
+    log: list[str] = []
+    holder, first, second = (proven(slots, name, log) for name in ("holder", "a", "b"))
+    for player in (holder, first, second):
+        player.go()
+
+    def go() -> None:
+        slots.serve()
+        Player.go(first)
+
+    first.lane.ready = go
+    holder.end(True)
+    assert (log, slots.in_flight) == (["holder", "a"], 1)
+    first.end(True)
+    assert log == ["holder", "a", "b"]
 
 
 def test_who_leaves_the_line_is_not_called() -> None:
