@@ -15,7 +15,7 @@ from gateway.config import EndpointAuth
 from gateway.errors import AddressDenied, ConfigurationError, GatewayError, OutboundTimeout, TokenRefused
 from gateway.outbound import GuardedTransport
 from gateway.webhooks.attempts import auth as auth_module
-from gateway.webhooks.attempts.auth import EARLY, FRESH, LIFE_UNLESS_SAID, TOKENS, EndpointTokens, fixed
+from gateway.webhooks.attempts.auth import EARLY, FRESH, LIFE_UNLESS_SAID, SECRET_MAX, TOKENS, EndpointTokens, fixed
 from gateway.webhooks.attempts.sender import Sender
 from tests.outbound.endpoint import Endpoint as Server
 from tests.outbound.endpoint import plain
@@ -143,6 +143,8 @@ async def test_one_asks_for_all(tokens: EndpointTokens, server: TokenServer) -> 
 
 
 async def test_all_hear_of_a_failure_and_the_next_one_asks_again(tokens: EndpointTokens, server: TokenServer) -> None:
+    reported: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(context))
     server.wait, server.answer = asyncio.Event(), plain(503)
     auth = auth_of(server)
     waiting = [asyncio.create_task(tokens.get(auth, 5.0)) for _ in range(3)]
@@ -153,6 +155,56 @@ async def test_all_hear_of_a_failure_and_the_next_one_asks_again(tokens: Endpoin
     assert [type(each) for each in found] == [TokenRefused] * 3
     server.answer = None
     assert await tokens.get(auth, 5.0) == "t-2"
+    assert reported == []
+
+
+async def test_at_the_end_who_waits_for_a_token_is_canceled(tokens: EndpointTokens, server: TokenServer) -> None:
+    reported: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: reported.append(context))
+    server.wait = asyncio.Event()
+    waiting = asyncio.create_task(tokens.get(auth_of(server), 5.0))
+    while not server.requests:
+        await asyncio.sleep(0.005)
+    (asking,) = tokens._asking.values()
+    await tokens.close()
+    assert asking.cancelled()
+    await asyncio.wait([waiting])
+    assert waiting.cancelled()
+    assert (tokens._asking, reported) == ({}, [])
+    await tokens.close()
+
+
+async def test_a_token_server_may_close_the_connections_that_are_kept(
+    tokens: EndpointTokens, server: TokenServer
+) -> None:
+    """Another request for a token does no harm."""
+    assert await tokens.get(auth_of(server), 5.0) == "t-1"
+    answers = server._answer
+    hung_up = 0
+
+    async def answer(request: Any, reader: Any, writer: Any) -> bool:
+        nonlocal hung_up
+        if hung_up:
+            return await answers(request, reader, writer)
+        hung_up += 1
+        return False
+
+    server._answer = answer  # type: ignore[method-assign]
+    assert await tokens.get(auth_of(server, scope="other"), 5.0) == "t-2"
+    assert hung_up == 1
+
+
+async def test_a_token_that_is_replaced_is_one_that_was_used_just_now(
+    tokens: EndpointTokens, server: TokenServer, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auth_module, "TOKENS", 2)
+    one, two, three = (auth_of(server, scope=scope) for scope in ("1", "2", "3"))
+    server.life = 100
+    assert await tokens.get(one, 5.0) == "t-1"
+    server.life = 10_000
+    assert await tokens.get(two, 5.0) == "t-2"
+    clock.now += 100
+    assert [await tokens.get(auth, 5.0) for auth in (one, three, one)] == ["t-3", "t-4", "t-3"]
 
 
 async def test_other_settings_have_other_tokens_and_there_is_an_end_to_them(
@@ -257,6 +309,12 @@ def test_a_secret_in_a_file_is_read_again_when_it_changes(tmp_path: Path) -> Non
     path.write_text("two\n")
     os.utime(path, ns=(1, 1))
     assert fixed(auth) == b"Bearer two"
+
+
+def test_the_longest_secret_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    path.write_text("x" * SECRET_MAX)
+    assert fixed(EndpointAuth(kind="bearer", secret_file=str(path))) == b"Bearer " + b"x" * SECRET_MAX
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,19 @@ import pytest
 
 from gateway.config import EndpointAuth, EndpointSettings, EndpointTls
 from gateway.errors import EncodeError
-from gateway.webhooks.settings.checks import AUTH, check_endpoint, keep_secrets, put_back, take_out
+from gateway.webhooks.settings.checks import (
+    ATTEMPTS_MAX,
+    AUTH,
+    HEADERS_MAX,
+    HEADERS_OCTETS,
+    PEM_MAX,
+    SECRET_MAX,
+    TEXT_MAX,
+    check_endpoint,
+    keep_secrets,
+    put_back,
+    take_out,
+)
 
 URL = "https://hooks.example/in?a=b"
 OAUTH = EndpointAuth(kind="oauth2", user="u", secret="s", token_url="https://id.example/token")
@@ -33,6 +45,15 @@ def settings(**given: Any) -> EndpointSettings:
         {"signing": ("v1a", "v1")},
         {"source": "https://shop.example/a?b#c", "event_type": "com.example.Größe"},
         {"schedule": (0.0, 1.0)},
+        {"format": "raw", "reply": True},
+        {"schedule": (1.0,) * ATTEMPTS_MAX},
+        {"source": "x" * TEXT_MAX, "event_type": "x" * TEXT_MAX},
+        {"auth": msgspec.structs.replace(OAUTH, user="u" * TEXT_MAX, secret="s" * SECRET_MAX, scope="x" * TEXT_MAX)},
+        {"tls": EndpointTls(ca="x" * PEM_MAX, cert="x" * PEM_MAX, key="x" * PEM_MAX)},
+        {"tls": EndpointTls(cert=PEM, key="-----BEGIN PRIVATE KEY-----\n")},
+        {"tls": EndpointTls(server_name="192.0.2.1")},
+        {"headers": {f"x-{number}": "1" for number in range(HEADERS_MAX)}},
+        {"headers": {"x": "y" * (HEADERS_OCTETS - 5)}},
     ],
 )
 def test_good_ones(given: dict[str, Any]) -> None:
@@ -49,7 +70,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"signing": ("v1", "v1")}, "signing: v1, v1: each scheme once"),
     ({"schedule": (1.0,) * 101}, "schedule: 101 attempts, the limit is 100"),
     ({"source": "a b"}, "source: "),
-    ({"source": "x" * 3_000}, "source: "),
+    ({"source": "x" * (TEXT_MAX + 1)}, "source: "),
+    ({"event_type": "x" * (TEXT_MAX + 1)}, "event_type: "),
+    ({"auth": EndpointAuth(kind="basic", user="u" * (TEXT_MAX + 1), secret="s")}, "auth.user: it must be at most"),
+    ({"headers": {"x": "y" * (HEADERS_OCTETS - 4)}}, "headers: 8193 octets, the limit is 8192"),
     ({"event_type": "a\nb"}, "event_type: "),
     ({"auth": EndpointAuth(kind="basic", user="u")}, "auth.secret: basic needs it"),
     ({"auth": EndpointAuth(kind="bearer", secret="s", user="u")}, "auth.user: bearer has none"),

@@ -42,6 +42,18 @@ def test_there_are_few_of_them() -> None:
     assert len({reason_of(SendOutcome(status=status)) for status in range(1_000)}) == 8
 
 
+def test_requests_are_counted_by_their_outcome() -> None:
+    metrics = Metrics("test")
+    counts = PushCounts(metrics)
+    delivered, retried = NextStep(AttemptOutcome.DELIVERED, "200"), NextStep(AttemptOutcome.RETRY, "500")
+    for next_steps in ([delivered], [retried, delivered], [delivered, retried]):
+        counts.request("e", next_steps, 0.5)
+    value = metrics.registry.get_sample_value
+    assert value("amqpgw_push_requests_total", {"endpoint": "e", "outcome": "delivered"}) == 2
+    assert value("amqpgw_push_requests_total", {"endpoint": "e", "outcome": "retry"}) == 1
+    assert value("amqpgw_push_seconds_sum", {"endpoint": "e"}) == 1.5
+
+
 def test_the_endpoints_that_get_nothing_are_counted() -> None:
     metrics = Metrics("test")
     counts = PushCounts(metrics)

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from gateway.config import EndpointAuth, EndpointSettings
+from gateway.config import EndpointAuth, EndpointSettings, EndpointTls
 from gateway.errors import AddressDenied
-from gateway.outbound import GuardedTransport
+from gateway.outbound import GuardedTransport, HttpAnswer
 from gateway.webhooks.attempts.handshake import HandshakeRefused, ask
 from tests.outbound.endpoint import Endpoint as Server
 from tests.outbound.endpoint import plain
@@ -58,6 +58,28 @@ async def test_the_greatest_rate(transport: GuardedTransport, server: Owner) -> 
     assert server.requests[0].headers["webhook-request-rate"] == "999999999"
 
 
+async def test_the_least_rate(transport: GuardedTransport, server: Owner) -> None:
+    server.answer = plain(200, "WebHook-Allowed-Origin: *\r\n")
+    await ask(transport, EndpointSettings(url=server.url("/in"), rate=0.001), ORIGIN)
+    assert server.requests[0].headers["webhook-request-rate"] == "1"
+
+
+@pytest.mark.parametrize("tls", [EndpointTls(), EndpointTls(server_name="inner.example")])
+async def test_the_certificates_of_the_endpoint_are_used(
+    transport: GuardedTransport, server: Owner, monkeypatch: pytest.MonkeyPatch, tls: EndpointTls
+) -> None:
+    server.answer = plain(200, "WebHook-Allowed-Origin: *\r\n")
+    send, used = transport.send, []
+
+    async def seen(*arguments: Any, **named: Any) -> HttpAnswer:
+        used.append(named.pop("tls"))
+        return await send(*arguments, **named)
+
+    monkeypatch.setattr(transport, "send", seen)
+    await ask(transport, EndpointSettings(url=server.url("/in"), tls=tls), ORIGIN)
+    assert used == [None if tls == EndpointTls() else tls]
+
+
 @pytest.mark.parametrize(
     ("headers", "rate"),
     [
@@ -86,9 +108,11 @@ async def test_what_allows_it(transport: GuardedTransport, server: Owner, header
 )
 async def test_what_does_not(transport: GuardedTransport, server: Owner, answer: bytes, why: str) -> None:
     server.answer = answer
-    with pytest.raises(HandshakeRefused, match=why):
+    with pytest.raises(HandshakeRefused, match=why) as refused:
         await ask(transport, EndpointSettings(url=server.url("/in")), ORIGIN)
     assert len(server.requests) == 1
+    assert refused.value.sent, "it has the request"
+    assert refused.value.status == int(answer.split()[1])
 
 
 async def test_the_guard_comes_first(transport: GuardedTransport) -> None:

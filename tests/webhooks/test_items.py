@@ -52,6 +52,11 @@ def test_the_id_of_a_delivery_is_a_uuid_with_the_time_of_its_message(body: bytes
     assert found != delivery_id(ID[:-1] + b"x", "s", sha256(body).digest())
 
 
+def test_the_id_of_a_delivery_is_the_same_in_every_release() -> None:
+    """A receiver knows a repeat by it, also when a newer release makes it."""
+    assert delivery_id(ID, "s", sha256(b"body").digest()).hex() == "0001020304057b069dc4a45619d0fc51"
+
+
 def test_a_delivery_of_a_broker_becomes_a_first_attempt() -> None:
     arrival = Arrival(delivered(b"12345", redelivered=True))
     arrival.id, arrival.sha256 = ID, sha256(b"12345").digest()
