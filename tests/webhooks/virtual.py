@@ -37,6 +37,7 @@ from gateway.ledger.pending.owed import (
     Ending,
     Owed,
 )
+from gateway.ledger.writing.records import Seen
 from gateway.observing.telemetry import Metrics
 from gateway.runtime import replaced
 from gateway.runtime.clock import clock
@@ -147,9 +148,10 @@ class FakeLedger:
         await self._commit()
         return [entry for entry in entries if entry not in self.entries]
 
-    async def seen(self, scope: str, keys: Sequence[str]) -> dict[str, InboxRow]:
+    async def seen(self, scope: str, keys: Sequence[str]) -> dict[str, Seen]:
         await self._commit()
-        return {key: self.inbox[scope, key] for key in keys if (scope, key) in self.inbox}
+        rows = {key: self.inbox[scope, key] for key in keys if (scope, key) in self.inbox}
+        return {key: Seen(row.body_sha256, row.message_id, 0) for key, row in rows.items()}
 
     async def store(
         self, owed: Sequence[Owed], entries: Sequence[LogEntry] = (), inbox: Sequence[InboxRow] = ()
