@@ -118,6 +118,11 @@ DIVIDED: dict[str, tuple[Callable[[Future], WriterCall], list[str], list[tuple[A
         ["done", "retry", "kept"],
         [(DONE[:1], [LATER], []), ([], [LATER], [(*DONE[3], {})]), ([], [], [(*DONE[4], {})])],
     ),
+    "settle outbox, most of it done": (
+        lambda future: SettleOutbox(future, DONE[:3], [LATER], [(*DONE[4], {})]),
+        ["done", "retry", "kept"],
+        [(DONE[:2], [], []), (DONE[2:3], [LATER], []), ([], [], [(*DONE[4], {})])],
+    ),
 }  # fmt: skip
 
 
@@ -221,7 +226,7 @@ async def test_what_nobody_has_seen_is_given_back_as_it_was(future: Future) -> N
 
 
 def test_keys_of_clients_are_told_apart() -> None:
-    names = [("shop", "k"), ("shop", "l"), ("shopk", ""), ("", "shopk"), ("sho", "pk"), ("sh\udcff", "k")]
+    names = [("shop", "k"), ("shop", "l"), ("shopk", ""), ("", "shopk"), ("sho", "pk"), ("stop", "k")]
     digests = {key_digest(client, key) for client, key in names}
     assert len(digests) == len(names)
     assert {len(each) for each in digests} == {32}
