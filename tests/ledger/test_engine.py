@@ -42,10 +42,11 @@ def test_postgresql_urls(scheme: str) -> None:
 
 
 def test_settings_of_connections(database: Database) -> None:
-    asked: dict[str, Any] = {
+    settings: dict[str, dict[str, Any]] = {
         "sqlite": {"journal_mode": "wal", "synchronous": 2, "busy_timeout": 5000},
         "postgresql": {"synchronous_commit": "on", "lock_timeout": "5s", "application_name": "amqp-gateway"},
-    }[database.dialect]
+    }
+    asked = settings[database.dialect]
     ask = "PRAGMA " if database.dialect == "sqlite" else "SHOW "
     for made in (database.writer(), database.readers()):
         with made.connect() as connection:
@@ -274,7 +275,8 @@ def test_a_new_file_gives_its_pages_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("free", "has_room"), [(-1, False), (0, True), (1, True)])
 def test_room_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, has_room: bool) -> None:
-    monkeypatch.setattr("gateway.ledger.db.engine.shutil.disk_usage", lambda _: SimpleNamespace(free=engine.ROOM + free))
+    usage = SimpleNamespace(free=engine.ROOM + free)
+    monkeypatch.setattr("gateway.ledger.db.engine.shutil.disk_usage", lambda _: usage)
     assert Database(f"sqlite:///{tmp_path}/ledger.db").has_room() is has_room
 
 
