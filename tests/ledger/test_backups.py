@@ -95,6 +95,14 @@ def test_a_backup_is_replaced_and_nothing_else_is(path: Path, backup: Path, tmp_
     assert not list(tmp_path.glob("*.part*"))
 
 
+def test_what_a_backup_that_was_ended_has_left_is_no_hindrance(path: Path, backup: Path) -> None:
+    before = read_info(backup)
+    for name in (".part", ".part-wal", ".part-shm"):
+        backup.with_name(backup.name + name).write_bytes(b"half a backup")
+    assert back_up(path, backup).at > before.at
+    assert sorted(each.name for each in backup.parent.glob("*.part*")) == []
+
+
 def test_a_ledger_that_cannot_be_read(path: Path, backup: Path, tmp_path: Path) -> None:
     before = backup.read_bytes()
     for wrong in (tmp_path / "none.db", tmp_path / "junk.db"):

@@ -128,7 +128,7 @@ def test_a_file_that_says_nothing_is_no_witness(path: Path, tmp_path: Path) -> N
         check_commits(path)
     beside.write_bytes(octets)
     path.write_bytes(b"")
-    check_commits(path)  # it begins anew
+    check_commits(path)  # nothing is in it
 
 
 def test_it_is_forgotten_with_the_ledger(path: Path) -> None:

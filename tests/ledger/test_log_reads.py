@@ -42,7 +42,7 @@ def event(connection: sa.Connection, number: int, sequence: int, at: int) -> Non
 
 def spool(connection: sa.Connection, number: int, sizes: list[int], gone: int = 0) -> None:
     """A shard's log of messages with rows of these sizes, of which the first are gone."""
-    empty = {name: b"" for name in ("queue", "exchange", "routing_key", "origin_id", "properties", "body")}
+    empty = dict.fromkeys(("queue", "exchange", "routing_key", "origin_id", "properties", "body"), b"")
     values = {"tap": "t", "at": 1, "broker": "", "version": "", "redelivered": 0, "sha256": bytes(32), **empty}
     for index, _ in enumerate(sizes):
         if index >= gone:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from time import time
 from typing import Any
@@ -107,6 +109,41 @@ def test_migrating_twice_changes_nothing(database: Database) -> None:
     before = tables(database)
     schema.migrate(database)
     assert tables(database) == before
+
+
+@pytest.mark.parametrize("bare_url", ["sqlite"], indirect=True)
+def test_a_file_of_an_earlier_release_comes_to_give_its_pages_back(database: Database) -> None:
+    """That rewrites it, in no transaction."""
+    schema.migrate(database)
+    assert database.path is not None
+
+    def says() -> Any:
+        with closing(sqlite3.connect(database.path or "")) as file:
+            return file.execute("PRAGMA auto_vacuum").fetchone()[0]
+
+    assert says() == 2
+    with closing(sqlite3.connect(database.path)) as file:
+        file.execute("PRAGMA journal_mode=DELETE")
+        file.execute("PRAGMA auto_vacuum=NONE")
+        file.execute("VACUUM")
+    assert says() == 0
+    schema.migrate(database)
+    assert says() == 2
+
+
+@pytest.mark.parametrize("bare_url", ["sqlite"], indirect=True)
+def test_a_migration_leaves_the_count_of_commits(database: Database) -> None:
+    """Only where all of the ledger goes nothing is left to be compared with it."""
+    schema.migrate(database, "0007")
+    assert database.path is not None
+    counted = database.path.with_name("ledger.db.commits")
+    counted.write_bytes(b"")
+    schema.migrate(database)
+    assert counted.exists()
+    schema.migrate(database, "0008")
+    assert counted.exists()
+    schema.migrate(database, "base")
+    assert not counted.exists()
 
 
 def test_no_drift_between_models_and_migrations(database: Database) -> None:
