@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from gateway.amqp.operations import Consume, Settlement
+from gateway.amqp.operations import Close, Consume, Settlement
 from gateway.errors import LimitExceeded
 from gateway.link import Link
 from gateway.upstreams import ConsumerState, Delivery, keeper, spare_links
@@ -103,3 +103,39 @@ async def test_a_link_without_consumers_is_closed(start: Start, monkeypatch: pyt
     await until(lambda: last.lost)
     again = await upstream.consume("q", 1, ignore)
     assert again.state is ConsumerState.RUNNING
+
+
+async def test_further_links_are_closed_with_the_broker(start: Start) -> None:
+    broker = FakeBroker(channel_max=2)
+    upstream = await start(broker)
+    broker.put("q")
+    for _ in range(4):
+        await upstream.consume("q", 1, ignore)
+    further = broker.peers[3:]
+    assert len(further) == 2
+    further[0].stream.abort()  # one has ended before
+    await upstream.close(0.0)
+    assert [len(peer.of(Close)) for peer in further] == [0, 1]
+    assert all(peer.lost for peer in further)
+
+
+async def test_each_link_is_closed_once_and_another_one_is_opened(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spare_links, "IDLE", 0.0)
+    monkeypatch.setattr(spare_links, "LOOK_EVERY", 0.01)
+    broker = FakeBroker(channel_max=2)
+    upstream = await start(broker, consume_connections=2)
+    broker.put("q")
+    await upstream.consume("q", 1, ignore)
+    for _ in range(3):
+        before = broker.connections
+        consumer = await upstream.consume("q", 1, ignore)
+        assert broker.connections == before + 1
+        last = broker.peers[-1]
+        await consumer.close()
+        await until(lambda last=last: last.lost)  # type: ignore[misc]
+        assert upstream._spare._links == []
+    task = upstream._spare._task
+    assert task is not None
+    assert not task.done()
