@@ -242,6 +242,38 @@ async def test_one_who_waits_for_a_channel_hears_of_a_lost_link(
     assert upstream.status().leases == 0
 
 
+async def test_one_who_waits_for_a_channel_gets_it_when_what_it_holds_is_settled(
+    broker: FakeBroker, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leases, "CHANNEL_LEASES", 1)
+    monkeypatch.setattr(leases, "_SWEEP", 0.02)
+    upstream = await start(broker, lease_channels=1)
+    broker.put("q", b"1", b"2")
+    found = await upstream.fetch("q", 1)
+    task = asyncio.create_task(upstream.fetch("q", 1, 60.0))
+    await until(lambda: upstream._leases._freed is not None)
+    settle(found)
+    async with asyncio.timeout(20):
+        assert bodies(await task) == [b"2"]
+
+
+async def test_a_fetch_that_fails_is_heard_of_by_its_caller_alone(broker: FakeBroker, start: Start) -> None:
+    upstream = await start(broker)
+    broker.put("q")
+    heard: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: heard.append(context))
+
+    def refuse(peer: Peer, operation: Get) -> bool:
+        peer.close_channel(operation.channel, 403, "ACCESS_REFUSED")
+        return True
+
+    broker.on[Get] = refuse
+    with pytest.raises(AccessRefused):
+        await upstream.fetch("q", 1)
+    await asyncio.sleep(0)
+    assert heard == []
+
+
 async def test_channels_of_a_lost_link_do_not_count(broker: FakeBroker, start: Start) -> None:
     upstream = await start(broker, lease_channels=1)
     for name in ("q", "r"):
