@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -59,6 +60,25 @@ async def test_the_next_node_is_tried_and_stays(nodes: list[EmbeddedBroker], ver
     link, number = await opened(found, nodes)
     assert number == 1
     await link.close()
+
+
+async def test_the_host_of_the_url_is_the_first_one(nodes: list[EmbeddedBroker]) -> None:
+    link, number = await opened(dialer(place(nodes[1]), place(nodes[0])), nodes)
+    assert number == 1
+    await link.close()
+
+
+async def test_the_node_that_was_reached_last_is_the_first_one(
+    nodes: list[EmbeddedBroker], caplog: pytest.LogCaptureFixture
+) -> None:
+    """So that nobody waits each time for one that is away."""
+    found = dialer(NOBODY, place(nodes[0]))
+    passed_over = []
+    for _ in range(2):
+        with caplog.at_level(logging.INFO, "gateway"):
+            await (await found.open("test")).close()
+        passed_over.append([record.getMessage() for record in caplog.records].count("broker.next_host"))
+    assert passed_over == [1, 1]
 
 
 async def test_no_node_answers() -> None:

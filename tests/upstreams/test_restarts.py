@@ -24,6 +24,7 @@ from gateway.errors import BrokerUnavailable, NotFound
 from gateway.runtime.backoff import Backoff
 from gateway.upstreams import Consumer, ConsumerState, Delivery
 from gateway.upstreams.consuming import consumers
+from gateway.upstreams.topology import QueueInfo, Topology
 from tests.upstreams.conftest import Start
 from tests.upstreams.fake import FakeBroker, Peer, bounce, until
 
@@ -280,6 +281,57 @@ async def test_pauses_grow_while_it_cannot_begin_and_start_small_again(
     await upstream.delete_queue("q")
     await until(lambda: len(pauses) >= 2)
     assert pauses[0] == 4.0, "it has not run for long"
+
+
+async def test_pauses_begin_small_again_after_it_has_run(
+    broker: FakeBroker, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upstream = await start(broker, reconnect_min=0.01, reconnect_max=0.04)
+    await upstream.declare_queue("q")
+    consumer = await upstream.consume("q", 1, ignore)
+    pauses: list[float] = []
+
+    def counted(backoff: Backoff) -> float:
+        pauses.append(backoff.longest)
+        backoff.failures += 1
+        return 0.0
+
+    monkeypatch.setattr(Backoff, "next", counted)
+    for _ in range(2):
+        await asyncio.sleep(0.06)
+        await upstream.delete_queue("q")
+        await until(lambda: len(pauses) >= 4)
+        assert pauses[:4] == [0.01, 0.02, 0.04, 0.04]
+        broker.put("q")
+        await until(lambda: consumer.state is ConsumerState.RUNNING)
+        pauses.clear()
+
+
+async def test_a_fault_while_the_queue_is_asked_for_costs_the_channel(
+    broker: FakeBroker, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumers, "LOOK_AGAIN", 0.01)
+    query_queue = Topology.query_queue
+    faults: list[Exception] = []
+
+    async def sometimes(self: Topology, queue: str) -> QueueInfo:
+        if faults:
+            raise faults.pop()
+        return await query_queue(self, queue)
+
+    monkeypatch.setattr(Topology, "query_queue", sometimes)
+    upstream = await start(broker)
+    broker.put("q", b"1")
+    got: list[Delivery] = []
+    consumer = await upstream.consume("q", 1, got.append)
+    await until(lambda: got)
+    states: list[ConsumerState] = []
+    consumer.on_state.append(lambda consumer: states.append(consumer.state))
+    faults.append(RuntimeError("a fault of ours"))
+    await until(lambda: len(got) == 2)
+    assert got[0].lost
+    await until(lambda: states == [ConsumerState.DOWN, ConsumerState.RUNNING])
+    await until(lambda: len(consuming(broker).of(CloseChannel)) == 1)
 
 
 async def test_a_channel_that_the_broker_ended_is_closed(broker: FakeBroker, start: Start) -> None:
