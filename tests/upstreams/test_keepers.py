@@ -91,6 +91,23 @@ async def test_logins_that_are_cut_count_as_a_refusal_after_so_many() -> None:
     assert seen == [*[cut] * (CUTS - 1), *[refused] * 3, away, cut, failed, cut]
 
 
+async def test_pauses_after_logins_that_are_cut_stay_within_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ids, "fraction", lambda: 1.0)
+    link = Opens()
+    one = kept(Dials(*[LoginCut("cut") for _ in range(9)], link, reconnect_min=0.25, reconnect_max=500.0))
+    pauses = []
+    for _ in range(9):
+        await one._once()
+        pauses.append(one._pause())
+    assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 64.0, 64.0]
+    task = asyncio.create_task(one._once())
+    await until(lambda: one.link is not None)
+    link.end("over")
+    await task
+    one._backoff.reset()
+    assert one._pause() == 0.25
+
+
 @pytest.mark.parametrize("kind", [AuthenticationFailed, CertificateRefused, ConfigurationError])
 async def test_what_waiting_will_not_fix_is_tried_slowly(
     kind: type[GatewayError], monkeypatch: pytest.MonkeyPatch
