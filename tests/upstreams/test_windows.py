@@ -125,6 +125,16 @@ async def test_all_channels_but_one_of_a_broker_that_allows_few(start: Start) ->
     await asyncio.gather(futures[1], later)
 
 
+async def test_the_exchange_that_was_idle_longest_makes_room(broker: FakeBroker, start: Start) -> None:
+    broker.exchanges |= {"e1", "e2", "e3"}
+    upstream = await start(broker, publish_channels=2)
+    for name in ("e1", "e2", "e1", "e3"):
+        await upstream.publish(name, "k", Message())
+    channels = [publish.channel for publish in broker.all(Publish)]
+    assert channels[0] == channels[2]
+    assert [each.channel for each in broker.all(CloseChannel)] == [channels[1]]
+
+
 async def test_what_waits_goes_on_when_the_stream_takes_more(
     broker: FakeBroker, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
