@@ -226,6 +226,7 @@ async def test_one_who_waits_for_a_channel_hears_of_a_lost_link(
     broker: FakeBroker, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(leases, "CHANNEL_LEASES", 1)
+    monkeypatch.setattr(leases, "_SWEEP", 60.0)
     upstream = await start(broker, lease_channels=1)
     broker.put("q", b"1")
     assert len(await upstream.fetch("q", 1)) == 1
