@@ -73,6 +73,18 @@ async def test_a_channel_is_used_again_also_for_another_queue(broker: FakeBroker
     assert len(peer.of(OpenChannel)) == 1
 
 
+async def test_a_channel_that_the_broker_closed_is_not_used_again(broker: FakeBroker, start: Start) -> None:
+    upstream = await start(broker)
+    broker.put("q", b"1", b"2")
+    (delivery,) = await upstream.fetch("q", 1)
+    settle([delivery])
+    await until(lambda: broker.all(Settle))
+    (peer,) = [peer for peer in broker.peers if peer.of(Get)]
+    peer.close_channel(delivery._channel.number, 541, "INTERNAL_ERROR")
+    await until(lambda: delivery._channel.closed is not None)
+    assert bodies(await upstream.fetch("q", 1)) == [b"2"]
+
+
 async def test_messages_of_one_queue_share_a_channel_as_far_as_it_has_room(
     broker: FakeBroker, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -255,6 +267,24 @@ async def test_one_who_waits_for_a_channel_gets_it_when_what_it_holds_is_settled
     await until(lambda: upstream._leases._freed is not None)
     settle(found)
     async with asyncio.timeout(20):
+        assert bodies(await task) == [b"2"]
+
+
+async def test_one_who_waits_for_a_moment_does_not_give_up_at_once(
+    broker: FakeBroker, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leases, "CHANNEL_LEASES", 1)
+    upstream = await start(broker, lease_channels=1)
+    broker.put("q", b"1", b"2")
+    found = await upstream.fetch("q", 1)
+    now = clock.monotonic()
+    with monkeypatch.context() as patched:
+        patched.setattr(clock, "monotonic", lambda: now)  # however slow this machine is
+        task = asyncio.create_task(upstream.fetch("q", 1, 0.5))
+        await until(lambda: task.done() or upstream._leases._freed is not None)
+        assert not task.done()
+        settle(found)
+        upstream._leases._sweep()
         assert bodies(await task) == [b"2"]
 
 

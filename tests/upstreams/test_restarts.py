@@ -22,6 +22,7 @@ from gateway.amqp.operations import (
 )
 from gateway.errors import BrokerUnavailable, NotFound
 from gateway.runtime.backoff import Backoff
+from gateway.runtime.clock import clock
 from gateway.upstreams import Consumer, ConsumerState, Delivery
 from gateway.upstreams.consuming import consumers
 from gateway.upstreams.topology import QueueInfo, Topology
@@ -200,6 +201,24 @@ async def test_another_prefetch_does_not_wait_for_a_pause(broker: FakeBroker, st
     assert not consumer.changing
 
 
+async def test_another_prefetch_of_one_that_does_not_run_is_for_the_next_start(
+    broker: FakeBroker, start: Start
+) -> None:
+    upstream = await start(broker)
+    await upstream.declare_queue("q")
+    consumer = await upstream.consume("q", 1, ignore)
+    await upstream.delete_queue("q")
+    await until(lambda: "NOT_FOUND" in consumer.reason)
+    consumer.change_prefetch(7)
+    assert not consumer.changing
+    await upstream.declare_queue("q")
+    await until(lambda: consumer.state is ConsumerState.RUNNING)
+    assert [qos.prefetch_count for qos in broker.all(Qos)] == [1, 7]
+    await consumer.close()
+    consumer.change_prefetch(8)
+    assert not consumer.changing
+
+
 async def test_one_that_was_closed_while_its_prefetch_changes_is_ended_once(broker: FakeBroker, start: Start) -> None:
     upstream = await start(broker)
     broker.put("q", b"1")
@@ -305,6 +324,34 @@ async def test_pauses_begin_small_again_after_it_has_run(
         broker.put("q")
         await until(lambda: consumer.state is ConsumerState.RUNNING)
         pauses.clear()
+
+
+async def test_pauses_go_on_growing_after_one_that_ran_no_longer_than_a_pause(
+    broker: FakeBroker, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upstream = await start(broker, reconnect_min=0.0, reconnect_max=0.0)
+    await upstream.declare_queue("q")
+    consumer = await upstream.consume("q", 1, ignore)
+    failures: list[int] = []
+
+    def counted(backoff: Backoff) -> float:
+        failures.append(backoff.failures)
+        backoff.failures += 1
+        return 0.001
+
+    now = clock.monotonic()
+    with monkeypatch.context() as patched:
+        patched.setattr(Backoff, "next", counted)
+        patched.setattr(clock, "monotonic", lambda: now)  # it runs for as long as the longest pause
+        for _ in range(2):
+            await upstream.delete_queue("q")
+            await until(lambda: consumer.state is ConsumerState.CANCELLED)
+            await upstream.declare_queue("q")
+            await until(lambda: consumer.state is ConsumerState.RUNNING)
+        await upstream.delete_queue("q")
+        await until(lambda: consumer.state is ConsumerState.CANCELLED)
+    assert failures == list(range(len(failures)))
+    assert len(failures) >= 2
 
 
 async def test_a_fault_while_the_queue_is_asked_for_costs_the_channel(
