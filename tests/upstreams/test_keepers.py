@@ -361,4 +361,4 @@ async def test_every_open_link_is_told_a_new_password_once() -> None:
     dialer._passwords[links[4]] = "new"  # type: ignore[index]  # it was opened with it
     for _ in range(2):
         await dialer.renew()
-    assert [link.told for link in links] == [[], [], [], ["new"], [], ["new"]]
+        assert [link.told for link in links] == [[], [], [], ["new"], [], ["new"]]

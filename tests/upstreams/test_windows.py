@@ -8,7 +8,17 @@ from typing import Any
 import pytest
 
 from gateway.amqp.message import Message
-from gateway.amqp.operations import ChannelClosed, CloseChannel, Confirmed, Flow, Publish, QueryExchange, SelectConfirm
+from gateway.amqp.operations import (
+    ChannelClosed,
+    CloseChannel,
+    Closed,
+    CloseReason,
+    Confirmed,
+    Flow,
+    Publish,
+    QueryExchange,
+    SelectConfirm,
+)
 from gateway.errors import (
     BrokerUnavailable,
     GatewayError,
@@ -16,6 +26,7 @@ from gateway.errors import (
     NotFound,
     OutcomeUnknown,
     PreconditionFailed,
+    RemoteError,
 )
 from gateway.link import Link
 from gateway.upstreams import UpstreamState
@@ -285,3 +296,28 @@ async def test_an_exchange_that_is_gone_is_in_doubt_again(
         await asyncio.sleep(0.01)
     assert results[-2:] == [NotFound, NotFound]
     assert len(broker.all(Publish)) <= 2, "nothing is sent once it is known to be gone"
+
+
+async def test_each_connection_that_dies_over_one_publish_names_it(broker: FakeBroker, start: Start) -> None:
+    """What the one before has left says nothing of this one."""
+    upstream = await start(broker)
+    deaths = 0
+
+    def refuse(peer: Peer, operation: Publish) -> bool:
+        nonlocal deaths
+        if operation.message.body != b"poison":
+            return False
+        deaths += 1
+        peer.send(Closed(0, CloseReason.PEER, 501, "FRAME_ERROR"))
+        return True
+
+    broker.on[Publish] = refuse
+    for number in (1, 2, 3):
+        connections = broker.connections
+        with pytest.raises(RemoteError, match="FRAME_ERROR"):
+            await upstream.publish("", "k", Message(b"poison"))
+        assert deaths == number
+        await until(lambda connections=connections: broker.connections > connections)  # type: ignore[misc]
+        assert await upstream.wait_up(30)
+    assert not (await upstream.publish("", "k", Message(b"good"))).routed
+    assert upstream._publisher.pending_octets == 0
