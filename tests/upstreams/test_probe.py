@@ -6,10 +6,10 @@ import pytest
 
 from gateway.amqp.operations import Closed, CloseReason, Opened
 from gateway.config import BrokerSettings
-from gateway.upstreams import probe
+from gateway.upstreams import keeper, probe
 from gateway.v08.version import V0_8
 from gateway.v09.version import V0_9
-from tests.upstreams.fake import FakeBroker, Peer
+from tests.upstreams.fake import FakeBroker, Peer, until
 
 
 async def test_each_version_is_tried(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,3 +32,10 @@ async def test_each_version_is_tried(broker: FakeBroker, monkeypatch: pytest.Mon
     assert (second.product, second.reason, second.supported) == ("Fake", "", None)
     assert second.capabilities is not None
     assert third.capabilities is None
+
+
+async def test_no_connection_is_left_behind(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper, "client_session", broker.session)
+    found = await probe(BrokerSettings(url="amqp://guest:guest@localhost/"), broker.dial)
+    assert broker.connections == len(found.attempts) == len(found.versions)
+    await until(lambda: not broker.peers)
