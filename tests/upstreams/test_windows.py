@@ -231,8 +231,9 @@ async def test_a_stopped_channel_fails_only_those_who_wait_for_long(
     await upstream.publish("", "k", Message())
     (publish,) = broker.all(Publish)
     (peer,) = [peer for peer in broker.peers if peer.of(Publish)]
+    (outlet,) = upstream._publisher._exchanges[""].outlets
     peer.send(Flow(publish.channel, active=False))
-    await asyncio.sleep(0.02)
+    await until(lambda: outlet.lane is not None and outlet.lane.stopped_at is not None)
     future = upstream.publish_nowait("", "k", Message())
     other = await upstream.publish("amq.direct", "k", Message())
     await asyncio.sleep(0.05)
@@ -242,7 +243,7 @@ async def test_a_stopped_channel_fails_only_those_who_wait_for_long(
     with pytest.raises(BrokerUnavailable, match="it stopped the channel for ''"):
         await future
     peer.send(Flow(publish.channel, active=True))
-    await asyncio.sleep(0.02)
+    await until(lambda: outlet.lane is not None and outlet.lane.stopped_at is None)
     assert not (await upstream.publish("", "k", Message())).routed
 
 
