@@ -8,7 +8,7 @@ from dataclasses import replace
 from gateway.config import RetentionSettings, TapSettings
 from gateway.core import Gateway
 from gateway.core.sources.own_queues import OwnQueues, queue_of
-from gateway.core.work.supervised import SupervisedResource, Supervisor, WantedState
+from gateway.core.work.supervised import SupervisedResource, Supervisor
 from gateway.errors import NoSuchTap
 from gateway.taps.counts import TapCounts
 from gateway.taps.flow import PROGRESS
@@ -110,11 +110,9 @@ class TapSupervisor(Supervisor[TapSettings, Tap, TapStatus]):
         await super().delete(name, if_match)
         await self._gateway.ledger.delete_resource(PROGRESS, name, None)
 
-    async def resume(self, name: str) -> TapStatus:
-        """Run; one that has ended starts over. Raises NoSuchTap."""
-        if (await self._find(name)).wish is WantedState.STOP:
-            await self._gateway.ledger.delete_resource(PROGRESS, name, None)
-        return await super().resume(name)
+    async def start_over(self, name: str) -> None:
+        """See :meth:`Supervisor.start_over`."""
+        await self._gateway.ledger.delete_resource(PROGRESS, name, None)
 
 
 def _source(settings: TapSettings) -> object:

@@ -179,6 +179,9 @@ class Supervisor(Generic[S, T, X]):
         """It is deleted: its numbers go."""
         raise NotImplementedError
 
+    async def start_over(self, name: str) -> None:
+        """One that has ended is about to run again: what was kept of its progress goes."""
+
     # ---------------------------------------------------------------------------------------- start, close
 
     async def start(self) -> None:
@@ -461,7 +464,11 @@ class Supervisor(Generic[S, T, X]):
     async def _wish(self, name: str, wish: WantedState) -> X:
         async with self._locks.of(name):
             thing = await self._find(name)
+            if thing.finished:  # it shows so already, and what is asked for comes after it
+                await self._end(thing)
             if thing.wish is not wish:
+                if wish is WantedState.RUN and thing.wish is WantedState.STOP:
+                    await self.start_over(name)
                 before, thing.wish = thing.wish, wish
                 try:
                     await self._keep_wish(thing)
@@ -506,9 +513,12 @@ class Supervisor(Generic[S, T, X]):
         async with self._locks.of(thing.name):
             if self._here.get(thing.name) is not thing or not thing.finished:
                 return  # something else was asked for meanwhile
-            thing.wish = WantedState.STOP
-            await thing.halt(HALT_WITHIN)
+            await self._end(thing)
         await self._keep_wish_at_last(thing)
+
+    async def _end(self, thing: T) -> None:
+        thing.wish = WantedState.STOP
+        await thing.halt(HALT_WITHIN)
 
     # ---------------------------------------------------------------------------------------------- pieces
 
