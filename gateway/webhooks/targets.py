@@ -196,7 +196,7 @@ class PushTarget:
         self._loop = asyncio.get_running_loop()
         self._next_at = 0.0
         """When ``rate`` lets the next request go."""
-        self._timer = WakeTimer(self._due)
+        self._timer = WakeTimer(self.look)
         self._demand = Demand.NOTHING
         self._logged = ""
         """Why it is held, as the log has it; empty: it is not."""
@@ -287,6 +287,8 @@ class PushTarget:
 
     def look(self) -> None:
         """Find out again what it can take, inform the lines if that has changed, and begin what can begin."""
+        if self._closed:
+            return
         now = clock.monotonic()
         suspension = self.suspension(now)
         if suspension is not None:
@@ -425,8 +427,7 @@ class PushTarget:
         self.breaker.untold()
         line.dropped(items)
         self._targets.slots.serve()
-        if not self._closed:
-            self.look()
+        self.look()
 
     def _rule(self, item: PushDelivery, index: int, outcome: SendOutcome) -> NextStep:
         targets = self._targets
@@ -477,10 +478,6 @@ class PushTarget:
             self._pause(clock.monotonic() + PAUSE_MAX, why)
         self._gone = ""
         await self.reload()
-
-    def _due(self) -> None:
-        if not self._closed:
-            self.look()
 
     def close(self) -> None:
         """It begins nothing more."""
