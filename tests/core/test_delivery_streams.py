@@ -140,9 +140,10 @@ async def test_no_more_is_out_than_the_window(monkeypatch: pytest.MonkeyPatch) -
     assert made.asked[2][0] == 1
 
 
-async def test_the_end_of_a_broker_s_lease_makes_room() -> None:
+async def test_the_end_of_a_broker_s_lease_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WINDOW_BYTES", 10)
     made = Made(window=1)
-    first = leased(1)
+    first = leased(1, 10)
     made.given = [[first], [leased(2)]]
     collecting = asyncio.create_task(made.collect(2))
     await until(lambda: made.stream.outstanding == 1)
