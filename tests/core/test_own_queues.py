@@ -184,3 +184,4 @@ async def test_what_is_not_deleted_yet_is_left_at_the_end(made: Made, monkeypatc
     async with asyncio.timeout(5):
         await made.queues.close()
     assert made.broker.verbs == ["unbind", "delete"]
+    assert not [task for task in asyncio.all_tasks() if task.get_name() == "delete queue"]
