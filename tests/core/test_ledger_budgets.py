@@ -126,7 +126,12 @@ async def test_a_count_takes_in_what_changed_meanwhile(made: Made, monkeypatch: 
 async def test_who_created_what_is_remembered(made: Made, ledger: Ledger) -> None:
     await made.subject.created(ME, "tap", "t")
     assert made.held("taps") == 1
+    await made.subject.created(ME, "tap", "u")
+    await made.subject.created(ME, "tap", "v")
     await made.subject.deleted("tap", "t")
+    assert made.held("taps") == 2
+    await made.subject.deleted("tap", "u")
+    await made.subject.deleted("tap", "v")
     assert made.held("taps") == 0
     assert await ledger.get_resource(module.holdings.CREATOR.format("tap"), "t") is None
     await made.subject.deleted("tap", "t")

@@ -25,6 +25,7 @@ from gateway.errors import (
 )
 from gateway.ledger import Ledger
 from gateway.observing.repeats import FIELDS
+from gateway.runtime.backoff import Backoff
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -491,3 +492,90 @@ async def test_what_cannot_be_read_is_no_end_of_a_page(ledger: Ledger, monkeypat
     with pytest.raises(LedgerUnavailable):
         await taps.page(None, 3)
     await asyncio.sleep(0)
+
+
+async def test_what_is_changed_or_deleted_is_taken_first(ledger: Ledger) -> None:
+    """So that its wish stays, and its queue goes."""
+    taps = Taps(ledger, shared=True)
+    await taps.start()
+    etag, _ = await ledger.put_resource("tap", "t", {"queue": "a"})
+    await ledger.put_resource("tap-wish", "t", {"wish": "pause"})
+    assert await taps.put("t", Settings("b"), etag) == (("t", "b", "pause"), False)
+    assert [thing.said for thing in taps.made] == [["start pause", "halt 5", "abandon for b"], ["start pause"]]
+    await ledger.put_resource("tap", "u", {"queue": "a"})
+    await taps.delete("u", None)
+    assert taps.said() == ["start run", "halt 5", "abandon"]
+    assert taps.forgotten == ["u"]
+
+
+async def test_who_has_it_reads_a_wish_that_was_written_when_it_was_lost(
+    taps: Taps, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await taps.put("t", Settings("a"), None)
+    real = ledger.put_resource
+
+    async def losing(*arguments: Any) -> Any:
+        taps.lose("t")
+        return await real(*arguments)
+
+    monkeypatch.setattr(ledger, "put_resource", losing)
+    await taps.pause("t")
+    await taps.settle()
+    assert taps.ownership.said[-1] == ("reread", "t")
+    assert not taps.is_here("t")
+    assert "start pause" not in taps.said()
+
+
+async def test_a_wish_is_tried_again_after_pauses(taps: Taps, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+
+    async def wait(self: Backoff) -> None:
+        pauses.append(self.next())
+
+    monkeypatch.setattr(Backoff, "wait", wait)
+    await taps.put("t", Settings("a"), None)
+    real, failures = ledger.put_resource, 3
+
+    async def failing(*arguments: Any) -> Any:
+        nonlocal failures
+        if failures:
+            failures -= 1
+            raise LedgerUnavailable("away")
+        return await real(*arguments)
+
+    monkeypatch.setattr(ledger, "put_resource", failing)
+    thing: Any = taps.made[-1]
+    thing.finished = True
+    taps._finished(thing, "drained")
+    await taps.settle()
+    assert (len(pauses), await wish_of(ledger)) == (3, "stop")
+
+
+async def test_counts_go_once_with_what_the_file_has_no_more(ledger: Ledger) -> None:
+    taps = Taps(ledger, {"t": Settings("a")})
+    await taps.start()
+    taps.reconfigure({})
+    await taps.give("t", 1.0)
+    await ledger.put_resource("tap", "t", {"queue": "a"})
+    await taps.take("t")
+    await taps.give("t", 1.0)
+    assert taps.forgotten == ["t"]
+
+
+async def test_nothing_goes_on_once_it_is_closed(taps: Taps) -> None:
+    await taps.put("t", Settings("a"), None)
+    ended = asyncio.Event()
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    taps._spawn(work())
+    await asyncio.sleep(0)
+    async with asyncio.timeout(10):
+        await taps.close(1.0)
+    assert ended.is_set()
+    await taps.put("u", Settings("a"), None)
+    assert taps.said() == []

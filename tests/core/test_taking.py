@@ -20,7 +20,7 @@ from gateway.errors import BrokerUnavailable, LedgerUnavailable
 from gateway.ledger import Ledger, MessageIds
 from gateway.observing.repeats import FIELDS
 from gateway.upstreams import ConsumerState
-from tests.core.fakes import FakeUpstream
+from tests.core.fakes import FakeConsumer, FakeUpstream
 from tests.core.test_intake import ours, put, until
 
 
@@ -529,6 +529,44 @@ async def test_what_is_lost_is_dropped_at_once(make: Make, upstream: FakeUpstrea
     assert upstream.settled == []
     assert [item[0].body for item in upstream.queues["orders"].ready] == [b"1", b"2"], "in their order"
     assert taker.bodies == []
+
+
+async def test_what_is_being_stored_when_it_is_lost_is_not_acknowledged(
+    make: Make, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nothing more is taken; its consumer is closed once."""
+    closes: list[FakeConsumer] = []
+    close, may_go, storing = FakeConsumer.close, asyncio.Event(), asyncio.Event()
+
+    async def counted(self: FakeConsumer, drain: float = 0.0) -> None:
+        closes.append(self)
+        await close(self, drain)
+
+    monkeypatch.setattr(FakeConsumer, "close", counted)
+    taker = make()
+    store = taker._store
+
+    async def slow(chunk: Any) -> None:
+        storing.set()
+        await may_go.wait()
+        await store(chunk)
+
+    monkeypatch.setattr(taker, "_store", slow)
+    taker.begin()
+    put(upstream, ours(b"1"))
+    async with asyncio.timeout(5):
+        await storing.wait()
+    put(upstream, ours(b"2"))
+    await until(lambda: bool(taker._arrived))
+    taker.lost()
+    assert not taker._arrived
+    may_go.set()
+    await taker.gone()
+    put(upstream, ours(b"3"))
+    await asyncio.sleep(0.03)
+    await taker.stop(1.0)
+    assert (taker.bodies, upstream.settled, len(closes)) == ([], [], 1)
+    assert [item[0].body for item in upstream.queues["orders"].ready] == [b"1", b"2", b"3"]
 
 
 async def test_a_fault_of_what_was_set_aside_is_logged(make: Make, caplog: pytest.LogCaptureFixture) -> None:
