@@ -212,6 +212,7 @@ async def test_a_queue_that_comes_or_goes_is_told(gateway: Gateway, monkeypatch:
     told: list[str] = []
     monkeypatch.setattr(gateway.topology, "_changed", told.append)
     await declare(gateway, "new")
+    assert told == ["fake"]
     await declare(gateway, "new")
     assert told == ["fake"]
     await gateway.topology.delete_queue("fake", "new", if_unused=False, if_empty=False)
@@ -248,3 +249,72 @@ async def test_only_bindings_of_what_goes_are_forgotten(gateway: Gateway, upstre
     assert [item.spec["queue"] for item in page] == ["b"]
     assert page[0].spec["exchange"] == "ex"
     assert page[0].spec["destination"] is None
+
+
+class Bound(Emptied):
+    """One that keeps what is bound."""
+
+    async def unbind_queue(self, queue: str, exchange: str, routing_key: str = "", arguments: Any = None) -> None:
+        self.made.append(("unbind", queue, exchange, routing_key, arguments))
+
+    async def unbind_exchange(
+        self, destination: str, source: str, routing_key: str = "", arguments: Any = None
+    ) -> None:
+        self.made.append(("unbind exchange", destination, source, routing_key, arguments))
+
+
+async def test_bindings_are_made_removed_and_forgotten(gateway: Gateway) -> None:
+    """With both of their ends."""
+    bound: Any = Bound()
+    gateway.brokers["fake"] = bound
+    spec = exchange_spec("ex")
+    for name in ("ex", "to"):
+        await gateway.topology.declare_exchange(
+            "fake", name, type="direct", durable=True, auto_delete=False, internal=False, arguments={}, spec=spec
+        )
+    bound.made.clear()
+    queue, exchange = BindingPlace("ex", "q", None, "k", {"x": 1}), BindingPlace("ex", None, "to", "k", {})
+    await gateway.topology.bind("fake", queue, {"q": "q"})
+    await gateway.topology.bind("fake", exchange, {"e": "to"})
+    page, _ = await gateway.topology.known(BINDING, "fake", None, 10)
+    assert sorted((item.spec["queue"] or "", item.spec["destination"] or "") for item in page) == [
+        ("", "to"),
+        ("q", ""),
+    ]
+    await gateway.topology.unbind("fake", queue, {"q": "q"})
+    assert bound.made == [
+        ("bind", "q", "ex", "k", {"x": 1}),
+        ("bind exchange", "to", "ex", "k", {}),
+        ("unbind", "q", "ex", "k", {"x": 1}),
+    ]
+    await gateway.topology.delete_exchange("fake", "to", if_unused=False)
+    assert await known(gateway, BINDING) == []
+    await gateway.topology.unbind("fake", exchange, {"e": "to"})
+    assert bound.made[3:] == [("unbind exchange", "to", "ex", "k", {})]
+    with pytest.raises(NotFound):
+        await gateway.topology.delete_exchange("fake", "to", if_unused=False)
+    del bound.exchanges["ex"]
+    with pytest.raises(NotFound):
+        await gateway.topology.exchange("fake", "ex")
+    assert await known(gateway, EXCHANGE) == []
+
+
+async def test_an_exchange_is_compared_where_the_broker_would_not_look(gateway: Gateway) -> None:
+    bound: Any = Bound()
+    bound.capabilities = Capabilities(product="Fake", redeclare_checked=False)
+    gateway.brokers["fake"] = bound
+
+    async def make(**spec: Any) -> None:
+        await gateway.topology.declare_exchange(
+            "fake", "ex", type="direct", durable=True, auto_delete=False, internal=False, arguments={}, spec=spec
+        )
+
+    await make(internal=False)
+    with pytest.raises(PreconditionFailed, match="exchange 'ex' was declared with internal False, not True"):
+        await make(internal=True)
+
+
+async def test_nothing_is_known_of_a_queue_that_was_deleted(gateway: Gateway, upstream: FakeUpstream) -> None:
+    await declare(gateway, "new", durable=False)
+    await gateway.topology.delete_queue("fake", "new", if_unused=False, if_empty=False)
+    assert gateway._publisher._is_durable("fake", "", message(key="new"))
