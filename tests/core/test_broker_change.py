@@ -63,7 +63,8 @@ def test_a_blocked_broker_is_up(state: UpstreamState, expected: bool) -> None:
     ("state", "is_lost"), [(UpstreamState.UP, False), (UpstreamState.DOWN, True), (UpstreamState.FAILED, True)]
 )
 async def test_one_whose_predecessor_is_up_is_waited_for(gateway: Gateway, state: UpstreamState, is_lost: bool) -> None:
-    another, new = Starting(), Starting("new")
+    another: Any = Starting()
+    new = Starting("new")
     change = changing(gateway, another, new)
     connecting = asyncio.create_task(change.connect())
     await asyncio.sleep(0.01)

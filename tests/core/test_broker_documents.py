@@ -135,12 +135,13 @@ def test_no_secret_goes_anywhere_else(change: dict[str, Any]) -> None:
     before = BrokerSettings(url="amqps://shop@h/", password="secret", tls=TLS)
     bare = msgspec.structs.replace(before, password="", tls=TlsSettings(cert=CERTIFICATE))
     assert keep_secrets(bare, before) == before
-    for given, missing in (({}, "password"), ({"password": "new"}, "tls.key")):
+    cases: list[tuple[dict[str, Any], str]] = [({}, "password"), ({"password": "new"}, "tls.key")]
+    for given, missing in cases:
         with pytest.raises(EncodeError, match=rf"^{missing}: it must be given again"):
             keep_secrets(msgspec.structs.replace(bare, **{**change, **given}), before)
     tls = msgspec.structs.replace(change.get("tls", bare.tls), key="another key")
-    given = msgspec.structs.replace(bare, **{**change, "password": "new", "tls": tls})
-    assert keep_secrets(given, before) == given
+    all_given = msgspec.structs.replace(bare, **{**change, "password": "new", "tls": tls})
+    assert keep_secrets(all_given, before) == all_given
 
 
 def test_a_secret_that_is_given_does_not_keep_another_from_being_kept() -> None:
@@ -174,8 +175,10 @@ def test_texts_are_bounded(name: str, limit: int) -> None:
         start = "http://h/" if name == "management" else ""
         text = start + "x" * (size - len(start))
         if name.startswith("tls."):
-            return BrokerSettings(url="amqps://a@h/", tls=TlsSettings(**{name[4:]: text}))
-        return BrokerSettings(**{"url": "amqp://a@h/", name: text})
+            tls: dict[str, Any] = {name[4:]: text}
+            return BrokerSettings(url="amqps://a@h/", tls=TlsSettings(**tls))
+        settings: dict[str, Any] = {"url": "amqp://a@h/", name: text}
+        return BrokerSettings(**settings)
 
     assert f"{name}: {limit + 1} characters, the limit is {limit}" in problem(made(limit + 1))
     assert "the limit" not in problem(made(limit))  # it may be no PEM, and no host

@@ -101,7 +101,7 @@ async def test_one_that_its_deaths_made_too_large_goes_without_them(own: dict[st
         ),
     ],
 )
-def test_the_place_of_a_subscription(settings: dict[str, str], place: DeadLetterDestination | None) -> None:
+def test_the_place_of_a_subscription(settings: dict[str, Any], place: DeadLetterDestination | None) -> None:
     assert place_of(SubscriptionSettings(broker="fake", queue="orders", **settings)) == place
 
 

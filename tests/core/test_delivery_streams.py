@@ -66,7 +66,7 @@ class Made:
         self.asked.append((wanted, wait, seconds, bytes_max))
         if not self.given:
             self.came.clear()
-            others = [asyncio.ensure_future(self.came.wait()), self.gone, self.draining]
+            others: list[asyncio.Future[Any]] = [asyncio.ensure_future(self.came.wait()), self.gone, self.draining]
             await asyncio.wait(others, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
             others[0].cancel()
             return []
@@ -257,7 +257,8 @@ async def test_it_ends_at_once_with_the_gateway_or_the_reader(
 ) -> None:
     monkeypatch.setattr(module, "PAUSE", 60.0)
     made = Made(window=1)
-    made.given = {"messages": [], "room": [[owed(1)]], "a pause": [BrokerUnavailable("away")]}[waits_for]
+    given: dict[str, Any] = {"messages": [], "room": [[owed(1)]], "a pause": [BrokerUnavailable("away")]}
+    made.given = given[waits_for]
     collecting = asyncio.create_task(made.collect(9))
     await until(lambda: made.asked)
     await asyncio.sleep(0.02)

@@ -142,7 +142,8 @@ async def test_brokers_come_and_go(gateway: Gateway, upstream: FakeUpstream) -> 
     """What is under way at those that go comes to its end there."""
     await upstream.declare_queue("passing")
     gateway._publisher.know_queue("fake", "passing", durable=False)
-    another, new = FakeUpstream(), FakeUpstream("new")
+    another: Any = FakeUpstream()
+    new: Any = FakeUpstream("new")
     await another.declare_queue("passing")
     made: Any = {"fake": another, "new": new}
     gateway.change_brokers(made, [])
@@ -228,13 +229,15 @@ async def test_what_is_under_way_of_an_order_is_not_overtaken_over_another_broke
 # ------------------------------------------------------------------------------------------- what others hear of
 
 
-async def test_what_other_processes_change_is_read_again(gateway: Gateway, ledger: Ledger) -> None:
+async def test_what_other_processes_change_is_read_again(
+    gateway: Gateway, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings = SubscriptionSettings(broker="fake", queue="orders")
     await gateway.subscriptions.put("s", settings, None)
     await gateway.subscriptions.get("s")
     await ledger.put_resource("subscription", "s", {"broker": "fake", "queue": "other"})
     changed: list[str] = []
-    gateway.consuming.changed = changed.append  # type: ignore[method-assign]
+    monkeypatch.setattr(gateway.consuming, "changed", changed.append)
     gateway.peers.heard(TellRequest("subscription", {"name": "s"}))
     assert (await gateway.subscriptions.get("s")).settings.queue == "other"
     assert changed == ["s"]

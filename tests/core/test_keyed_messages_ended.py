@@ -14,8 +14,10 @@ from gateway.errors import BrokerUnavailable, LedgerUnavailable, NotRecorded, Ou
 from gateway.ledger import Ledger
 from gateway.ledger.pending.keyring import Keyring
 from gateway.observing.telemetry import Metrics
+from gateway.upstreams import PublishReceipt
 from tests.core.fakes import FakeUpstream
-from tests.core.test_keyed_messages import bodies, errors, message, numbered, plain, publish
+from tests.core.test_keyed_messages import bodies, errors, message, numbered, publish
+from tests.core.test_publishing import message as plain
 
 
 def tasks() -> list[asyncio.Task[Any]]:
@@ -148,7 +150,8 @@ async def test_a_fault_with_what_is_late_undoes_nothing_that_has_ended(
     gateway: Gateway, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gateway.confirm_timeout = 0.3
-    publish_nowait, held = upstream.publish_nowait, []
+    publish_nowait = upstream.publish_nowait
+    held: list[Any] = []
 
     def hold_the_second(*arguments: Any, **options: Any) -> Any:
         upstream.held = held if arguments[2].body == b"1" else None
@@ -173,7 +176,7 @@ async def test_a_fault_with_what_is_late_undoes_nothing_that_has_ended(
 
     monkeypatch.setattr(Keyring, "end", watched)
     monkeypatch.setattr(gateway._publisher, "events", fail_once)
-    held[0].set_result(module.PublishReceipt(True))
+    held[0].set_result(PublishReceipt(True))
     async with asyncio.timeout(5):
         while tasks():
             await asyncio.sleep(0.005)

@@ -167,6 +167,7 @@ async def test_a_gateway_that_leaves_gives_its_requests_some_time(
     async with asyncio.timeout(5):
         await gateway._keyed.close(0.05 if is_late else 5.0)
     assert not tasks("keyed publish")
+    outcome: Any
     (outcome,) = await asyncio.gather(caller, return_exceptions=True)
     assert isinstance(outcome, Exception) if is_late else outcome.status == 200
     await gateway._keyed.close(1.0)

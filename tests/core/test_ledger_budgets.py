@@ -13,6 +13,7 @@ from gateway.core.work import ledger_budgets as module
 from gateway.core.work.ledger_budgets import Changes, LedgerBudgets
 from gateway.errors import BudgetExceeded, LedgerUnavailable, Overloaded
 from gateway.ledger import Ledger
+from gateway.ledger.writing import holdings
 
 ME, YOU = ShareHolder("me"), ShareHolder("you")
 
@@ -133,7 +134,7 @@ async def test_who_created_what_is_remembered(made: Made, ledger: Ledger) -> Non
     await made.subject.deleted("tap", "u")
     await made.subject.deleted("tap", "v")
     assert made.held("taps") == 0
-    assert await ledger.get_resource(module.holdings.CREATOR.format("tap"), "t") is None
+    assert await ledger.get_resource(holdings.CREATOR.format("tap"), "t") is None
     await made.subject.deleted("tap", "t")
     assert (made.held("taps"), made.budgets["taps"].standing().held) == (0, 0)
 

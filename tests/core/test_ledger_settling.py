@@ -88,7 +88,7 @@ class Desk:
 
     def row(self, number: int, body: bytes | None = b"body", **more: Any) -> BacklogEntry:
         payload = b"?" if body is None else envelope(Stored(Message(body), "shop", "key", False, False))
-        fields = {
+        fields: dict[str, Any] = {
             "id": bytes([number]) * 16, "message_id": b"m" * 16, "subscription": "s", "order_key": b"", "at": 0,
             "due_at": 0, "attempt": 2, "lease": 1, "dead": False, "reason": {}, "size": 4, "payload": payload,
             "out": True,
@@ -328,7 +328,8 @@ def pulled(desk: Desk, *numbers: int) -> list[Any]:
 
 async def test_what_was_not_handed_over_is_due_at_once_at_its_old_place() -> None:
     desk = Desk()
-    desk.settling.hand_back([*pulled(desk, 1, 2), SimpleNamespace(lease=None)], "the caller is gone")
+    other: Any = SimpleNamespace(lease=None)
+    desk.settling.hand_back([*pulled(desk, 1, 2), other], "the caller is gone")
     await desk.settling.close()
     assert [(each.ending, each.front, each.lease) for each in desk.deliveries.settled] == [(Ending.RETRY, True, 1)] * 2
     assert desk.details[0] == {"subscription": "s", "lease": 1, "reason": "the caller is gone"}

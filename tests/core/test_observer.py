@@ -15,6 +15,7 @@ from gateway.ledger.pending.owed import BacklogCounts
 from gateway.ledger.pending.promises import PendingCounts
 from gateway.observing.series import OTHER
 from gateway.observing.telemetry import Metrics
+from gateway.runtime.clock import clock
 
 
 class Ledger:
@@ -47,7 +48,8 @@ class Watch:
     def __init__(self, names: int = 10) -> None:
         self.ledger: Any = Ledger()
         self.metrics = Metrics("test", names=names)
-        self.observer = Observer(self.ledger, self.metrics)
+        ledger: Any = self.ledger
+        self.observer = Observer(ledger, self.metrics)
 
     def value(self, name: str, **labels: str) -> float | None:
         return self.metrics.registry.get_sample_value(f"amqpgw_{name}", labels)
@@ -62,7 +64,7 @@ class Watch:
 
 async def test_each_number_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     watch = Watch()
-    monkeypatch.setattr(module.clock, "now", lambda: 1_000.0)
+    monkeypatch.setattr(clock, "now", lambda: 1_000.0)
     watch.ledger.counts = {
         "a": BacklogCounts(1, 2, 3, 4, 940_000_000),
         "b": BacklogCounts(5, 6, 7, 8, None),
@@ -83,7 +85,7 @@ async def test_each_number_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_those_with_dead_messages_have_names_first(monkeypatch: pytest.MonkeyPatch) -> None:
     watch = Watch(names=2)
-    monkeypatch.setattr(module.clock, "now", lambda: 1_000.0)
+    monkeypatch.setattr(clock, "now", lambda: 1_000.0)
     watch.ledger.counts = {
         "idle": BacklogCounts(0, 1, 0, 10),
         "dead": BacklogCounts(0, 0, 1, 20),
@@ -123,7 +125,7 @@ async def test_backlogs_are_read_again_after_a_while(monkeypatch: pytest.MonkeyP
     """The longer, the longer it takes."""
     watch = Watch()
     now, took = 100.0, 0.0
-    monkeypatch.setattr(module.clock, "monotonic", lambda: now)
+    monkeypatch.setattr(clock, "monotonic", lambda: now)
     read = watch.ledger.backlogs
 
     async def slow() -> Any:

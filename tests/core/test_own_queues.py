@@ -12,6 +12,7 @@ from gateway.config import SubscriptionSettings
 from gateway.core.sources import own_queues as module
 from gateway.core.sources.own_queues import OwnQueues, queue_of
 from gateway.errors import BrokerUnavailable, GatewayError, NotFound, PreconditionFailed
+from gateway.runtime.clock import clock
 
 BOUND = SubscriptionSettings(broker="fake", exchange="shop", binding_key="a")
 QUEUE = "gateway.subscription.s"
@@ -63,7 +64,7 @@ class Made:
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> Made:
     subject = Made()
-    monkeypatch.setattr(module.clock, "monotonic", lambda: subject.now)
+    monkeypatch.setattr(clock, "monotonic", lambda: subject.now)
     monkeypatch.setattr(module, "DELETE_EVERY", 0.0)
     return subject
 

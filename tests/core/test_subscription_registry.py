@@ -56,7 +56,8 @@ class Made:
     """A registry, and what it told."""
 
     def __init__(self, ledger: Ledger, configured: Mapping[str, SubscriptionSettings] | None = None) -> None:
-        self.queues: Any = OwnQueues(ledger)
+        queues: Any = OwnQueues(ledger)
+        self.queues = queues
         self.changed: list[str] = []
         self.registry = SubscriptionRegistry(ledger, self._find, configured or {}, self.queues)
         self.registry.on_change.append(self.changed.append)

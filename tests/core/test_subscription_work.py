@@ -144,8 +144,9 @@ class Noting(SubscriptionWork[Started]):
     kind = "work"
 
     def __init__(self) -> None:
-        self.settings: Any = Settings()
-        super().__init__(self.settings)
+        settings: Any = Settings()
+        self.settings = settings
+        super().__init__(settings)
         self.made: list[Started] = []
         self.failures: list[Exception] = []
 

@@ -300,7 +300,7 @@ async def test_a_consumer_that_stands_in_the_way_is_the_reason(
     taker.reason = "before"
     taker._wake.clear()
     taker._consumer = consumer(5, state=state, reason=reason)
-    taker._consumer_changed(taker._consumer)  # type: ignore[arg-type]
+    taker._consumer_changed(taker._consumer)
     assert taker.reason == expected
     assert forgotten == (["t"] if forgets else [])
     assert taker.said[-1] == expected
