@@ -215,7 +215,8 @@ async def test_who_had_a_message_before_is_remembered_within_bounds(monkeypatch:
 
 async def test_the_end_of_a_lease_is_told_once() -> None:
     desk = Desk()
-    lease, delivery = desk.grant()
+    lease, given = desk.grant()
+    delivery: Any = given
     ended: list[Lease] = []
     lease.on_end = ended.append
     assert delivery.on_lost is not None
