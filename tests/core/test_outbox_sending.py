@@ -137,6 +137,7 @@ async def test_a_full_batch_of_one_broker_does_not_keep_another_waiting(
     monkeypatch.setattr(module, "BATCH", 2)
     sender, other = gateway.outbox.sender, FakeUpstream("other")
     await other.declare_queue("orders")
+    monkeypatch.setattr(gateway.outbox, "_elsewhere", lambda broker: None)  # who owns it is the test's to say
     await sender.stop("fake", 1.0)
     gateway.brokers["other"] = other  # type: ignore[assignment]
     upstream.held = []
