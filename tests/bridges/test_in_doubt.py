@@ -13,9 +13,12 @@ from gateway.bridges.in_doubt import InDoubtOutcome, settle
 from gateway.bridges.two_phase import FORMAT, xid_of
 from gateway.errors import BrokerUnavailable, EntriesRefused, NoSuchBroker, RemoteError
 from gateway.ledger import BranchRecord, BranchStatus, EventKind
+from gateway.ledger.pending.branches import BranchStore
 from gateway.observing.repeats import FIELDS
 from gateway.upstreams import BranchOutcome
 from tests.bridges.asked import Bench, Register, Target, bench
+from tests.bridges.conftest import Estate, until
+from tests.bridges.points import Hold, after, branches, prepared
 
 __all__ = ["bench"]
 
@@ -149,3 +152,17 @@ async def test_events_that_cannot_be_stored_do_not_keep_it_in_doubt(
     assert await left.settle(left.record(1, BranchStatus.DECIDED), looks=False) == (1, 0, [], 0)
     assert [len(arguments) for arguments, _ in left.asked.of("finish")] == [2, 1]
     assert "bridge.events_refused" in [record.getMessage() for record in caplog.records]
+
+
+@pytest.mark.parametrize("estate", [("0-9-1", "0-10")], indirect=True)
+async def test_a_pause_commits_what_was_decided(estate: Estate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is left in the middle where nobody looks for it."""
+    await estate.fill(4)
+    hold = Hold()
+    with monkeypatch.context() as patched:
+        patched.setattr(BranchStore, "decide", after(BranchStore.decide, hold))
+        await estate.bridge(acknowledge="dtx")
+        await until(lambda: hold.reached)
+        await estate.bridges._here["b"].halt(0.05)
+    assert (await branches(estate), await prepared(estate)) == ([], 0)
+    assert await estate.depth("out", "new") == 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -344,3 +345,28 @@ async def test_one_that_has_ended_hears_nothing_of_its_consumer(estate: Estate, 
     dropping = bridge.drop()
     assert bridge._consumer_changed not in consumer.on_state
     await dropping
+
+
+async def test_pauses_before_it_is_tried_again_end_with_news_and_not_before(
+    estate: Estate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That its target is up is no news any more when the source has no queue."""
+    pauses = [0.02, 0.02, 600.0]
+    monkeypatch.setattr("gateway.runtime.backoff.pause_after", lambda *_: pauses.pop(0) if pauses else 0.02)
+    consume, tried = estate.old.consume, []
+
+    async def noted(*arguments: Any, **options: Any) -> Any:
+        tried.append(asyncio.get_running_loop().time())
+        return await consume(*arguments, **options)
+
+    monkeypatch.setattr(estate.old, "consume", noted)
+    await estate.bridge(source={"broker": "old", "queue": "later"})
+    await until(lambda: len(tried) == 3 and not pauses)
+    assert all(after - before > 0.01 for before, after in pairwise(tried))
+    status = await estate.status()
+    assert status.state == "error"
+    assert status.reason.startswith("source: ")
+    await estate.old.declare_queue("later")
+    estate.bridges._here["b"]._broker_changed(estate.old)
+    await estate.wait_for(state="running", reason="")
+    assert len(tried) == 4
