@@ -308,6 +308,20 @@ async def test_why_it_has_stopped_is_said_until_it_runs_again(estate: Estate) ->
     await estate.wait_for(state="stopped", reason="drained")
     await estate.bridges.resume("b")
     await estate.wait_for(state="running", reason="")
+    bridge = estate.bridges._here["b"]
+    await bridge.drop()
+    status = await bridge.status()
+    assert (status.state, status.reason) == ("stopped", "")
+
+
+async def test_one_that_has_ended_is_neither_up_nor_at_fault_after_a_restart(estate: Estate) -> None:
+    await estate.bridge()
+    await estate.bridges.drain("b")
+    await estate.wait_for(state="stopped")
+    await estate.close_gateway()
+    await estate.open_gateway({"old": "0-9-1", "new": "0-9-1"})
+    await estate.wait_for(state="stopped")
+    assert (gauge(estate, "up"), gauge(estate, "fault")) == (0, 0)
 
 
 async def test_a_source_that_does_not_answer_has_no_depth(estate: Estate, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -162,8 +162,8 @@ class Queue:
     async def consume(self, queue: str, prefetch: int, arrive: Any, *, acquired: bool) -> Any:
         """Show everything in the next turn of the loop."""
         self.calls.append(f"consume {prefetch} {acquired}")
-        for shown in self.shown:
-            asyncio.get_running_loop().call_soon(arrive, shown)
+        for number, shown in enumerate(self.shown):
+            asyncio.get_running_loop().call_later(0.002 * number, arrive, shown)
         return self
 
     async def cancel(self) -> None:
@@ -185,16 +185,40 @@ async def look(queue: Queue, most: int = 10) -> tuple[str, list[bytes], Pile]:
 
 
 async def test_a_queue_that_shows_its_messages_keeps_them() -> None:
-    queue = Queue(b"1", b"2", b"3", browse=True, depth=2)
+    queue = Queue(b"1", b"2", browse=True)
     how, seen, found = await look(queue)
     assert (how, seen, found.complete) == ("browsed", [b"1", b"2"], True)
     assert queue.calls == [
-        "consume 2 False", "ACCEPT 1", "ACCEPT 2", "ACCEPT 3", "cancel", f"close {KEPT_WITHIN:g}",
+        "consume 2 False", "ACCEPT 1", "ACCEPT 2", "cancel", f"close {KEPT_WITHIN:g}",
     ]  # fmt: skip
 
 
-async def test_a_queue_that_cannot_show_its_messages_gets_them_back_in_their_order() -> None:
+async def test_no_more_is_seen_than_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What came before the consumer was cancelled is left there all the same."""
+    queue = Queue(b"1", b"2", b"3", browse=True, depth=2)
+    cancel = queue.cancel
+
+    async def slow() -> None:
+        await cancel()
+        await asyncio.sleep(0.02)
+
+    monkeypatch.setattr(queue, "cancel", slow)
+    _, seen, found = await look(queue)
+    assert (seen, found.complete) == ([b"1", b"2"], True)
+    assert queue.calls[-2:] == ["ACCEPT 3", f"close {KEPT_WITHIN:g}"]
+
+
+async def test_a_queue_that_cannot_show_its_messages_gets_them_back_in_their_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     queue = Queue(b"1", b"used up", b"3", browse=False)
+    cancel = queue.cancel
+
+    async def slow() -> None:
+        await cancel()
+        await asyncio.sleep(0.02)
+
+    monkeypatch.setattr(queue, "cancel", slow)
     how, seen, found = await look(queue, 2)
     assert (how, seen, found.complete) == ("leased", [b"1", b"used up"], False)
     assert queue.calls == [

@@ -247,6 +247,7 @@ async def test_it_has_ended_when_what_was_wanted_is_done(
 async def test_its_state_follows_from_what_is_wanted_and_what_stands_in_the_way(
     bridge: Bridge, wish: WantedState, runs: bool, fault: bool, consumer: ConsumerState | None, state: BridgeState
 ) -> None:
+    bridge._since = 0.0
     bridge.wish = wish
     reader = None if consumer is None else Reader(1)
     if reader is not None and consumer is not None:
@@ -263,6 +264,7 @@ async def test_its_state_follows_from_what_is_wanted_and_what_stands_in_the_way(
     assert up == (state in (BridgeState.RUNNING, BridgeState.DRAINING))
     assert faulty == (state in (BridgeState.STARTING, BridgeState.ERROR))
     since = bridge._since
+    assert (since > 0.0) is (state is not BridgeState.PAUSED), "it was paused before"
     bridge._judge()
     assert bridge._since == since, "it says since when it is so"
     bridge._tasks = []

@@ -181,6 +181,25 @@ async def test_one_that_is_dropped_consumes_no_more(house: House) -> None:
     await tap.halt()
 
 
+async def test_one_that_has_ended_says_so_after_a_restart_and_forgets_why_when_it_runs(house: House) -> None:
+    await house.fill(5)
+    await house.tap(until="depth")
+    await until(lambda: house.taps._here["t"]._why_stopped and house.taps._here["t"]._flow is None)
+    status = await house.taps.get("t")
+    assert (status.depth, status.left, status.reason) == (5, 0, "until: 5 of 5 messages are taken")
+    await house.close_gateway()
+    await house.open()
+    await house.wait_for(state=TapState.STOPPED)
+    assert (gauge(house, "up"), gauge(house, "fault")) == (0, 0)
+    tap = house.taps._here["t"]
+    tap._why_stopped = "it was done"
+    await house.fill(1)
+    tap.wish = WantedState.RUN
+    tap.start()
+    await tap.drop()
+    assert (await tap.status()).reason == ""
+
+
 async def test_one_that_was_started_while_it_was_halted_goes_on(house: House) -> None:
     await house.tap()
     await house.wait_for(state=TapState.RUNNING)
@@ -234,8 +253,10 @@ async def test_its_state_follows_from_what_is_wanted_and_what_stands_in_the_way(
     tap = await paused(house)
     tap.wish = wish
     tap._flow = flow  # type: ignore[assignment]
+    tap._since = 0.0
     tap._judge()
     assert tap._state is state
+    assert (tap._since > 0.0) is (state is not TapState.PAUSED), "it was paused before"
     assert gauge(house, "up") == (state is TapState.RUNNING)
     assert gauge(house, "fault") == (state in (TapState.STARTING, TapState.ERROR, TapState.FULL))
     since = tap._since
