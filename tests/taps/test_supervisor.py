@@ -29,6 +29,7 @@ def gauge(house: House, name: str) -> float | None:
 async def paused(house: House, **settings: Any) -> Tap:
     """A tap that does not run."""
     await house.tap(paused=True, **settings)
+    await until(lambda: "t" in house.taps._here)  # one of its name may just have been deleted
     return house.taps._here["t"]
 
 
@@ -42,6 +43,7 @@ async def paused(house: House, **settings: Any) -> Tap:
         ({"dead_letter_broker": "elsewhere"}, NoSuchBroker),
         ({"log_octets": 10 << 30}, EncodeError),
         ({"exchange": "ex", "broker": "elsewhere"}, NoSuchBroker),
+        ({"exchange": "ex", "log_octets": 10 << 30}, EncodeError),
     ],
 )
 async def test_wrong_settings_are_refused_before_anything_is_done(
@@ -63,6 +65,7 @@ async def test_how_long_messages_are_kept_bounds_what_a_tap_may_keep(house: Hous
     taps_.check_all({"t": tap_settings(log_octets=4 * MIB)})
     with pytest.raises(ConfigurationError, match="retention"):
         taps_.check_all({"t": tap_settings(log_octets=4 * MIB)}, None, small)
+    taps_.check("t", tap_settings(log_octets=4 * MIB))
     taps_.check_all({"t": tap_settings(log_octets=4 * MIB)})
     most: Any = (await paused(house))._log_octets
     assert most() == RetentionSettings().log_octets // 2
@@ -103,6 +106,37 @@ async def test_a_queue_of_its_own_is_there_when_the_tap_is(house: House) -> None
     etag = (await house.taps.get("t")).etag
     await house.taps.put("t", tap_settings(exchange="ex", paused=True, prefetch=7), etag)
     assert await house.depth("gateway.tap.t") == 0, "it is declared again, though that was done just before"
+
+
+async def test_its_queue_is_declared_again_when_brokers_may_be_others(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await house.upstream.declare_exchange("ex", "fanout")
+    tap = await paused(house, exchange="ex")
+    declare, declared = house.upstream.declare_queue, 0
+
+    async def count(*arguments: Any, **options: Any) -> Any:
+        nonlocal declared
+        declared += 1
+        return await declare(*arguments, **options)
+
+    monkeypatch.setattr(house.upstream, "declare_queue", count)
+    found = []
+    for reconfigures in (False, True):
+        if reconfigures:
+            house.taps.reconfigure({})
+        await house.taps._own_queues.ensure("t", tap.settings)
+        found.append(declared)
+    assert found == [0, 1]
+
+
+async def test_a_close_leaves_nothing_that_runs(house: House) -> None:
+    await house.tap()
+    await house.wait_for(state=TapState.RUNNING)
+    deleting = house.taps._own_queues._deleting.start(asyncio.sleep(600.0))
+    await house.taps.close(1.0)
+    assert deleting.cancelled()
+    assert (await house.upstream.query_queue("in")).consumer_count == 0
 
 
 @pytest.mark.parametrize(
@@ -147,7 +181,7 @@ async def test_only_one_that_has_ended_starts_over(house: House, monkeypatch: py
 
     monkeypatch.setattr(Supervisor, "resume", looked)
     await house.taps.resume("t")
-    await house.wait_for(state=TapState.STOPPED)
+    await until(lambda: house.taps._here["t"].wish is WantedState.STOP and house.taps._here["t"]._flow is None)
     await house.taps.resume("t")
     assert left == [True, False]
 
