@@ -205,7 +205,8 @@ async def test_no_more_is_seen_than_is_wanted(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(queue, "cancel", slow)
     _, seen, found = await look(queue)
     assert (seen, found.complete) == ([b"1", b"2"], True)
-    assert queue.calls[-2:] == ["ACCEPT 3", f"close {KEPT_WITHIN:g}"]
+    assert "ACCEPT 3" in queue.calls
+    assert queue.calls[-1] == f"close {KEPT_WITHIN:g}"
 
 
 async def test_a_queue_that_cannot_show_its_messages_gets_them_back_in_their_order(
