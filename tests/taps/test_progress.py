@@ -169,8 +169,10 @@ async def test_a_message_that_is_too_large_for_another_queue_is_nothing_to_it(id
     idle.flow.depth.begin(2)
     idle.flow._oversized(Oversized("another", "", "k", 2_000, 1_000))
     assert (idle.flow.depth.passed, idle.counts.numbers["oversized"], idle.counts.last_error) == (0, 0, "")
+    idle.flow._wake.clear()
     idle.flow._oversized(Oversized("orders", "", "k", 2_000, 1_000))
     assert (idle.flow.depth.passed, idle.counts.numbers["oversized"]) == (1, 1)
+    assert idle.flow._wake.is_set(), "it may be at its end"
     assert idle.counts.last_error == "a message of 2000 octets is over message_max = 1000: it is not taken"
 
 
@@ -225,9 +227,12 @@ async def test_a_queue_that_brought_something_meanwhile_is_asked_again(
 ) -> None:
     await asked(idle, monkeypatch, [0, 0, 0])
     found = []
-    for came in (3, 4, 4):
+    for comes in (True, True, False):
         now[0] += flow.EMPTY_EVERY
-        idle.flow._came = came
+        if comes:
+            delivery: Any = FakeDelivery(idle.upstream, "orders", (numbered(1)[0], "", "k", False))
+            idle.flow._arrive(delivery)
+            idle.flow._arrived.clear()
         found.append(await idle.flow._is_empty())
     assert found == [False, False, True]
 

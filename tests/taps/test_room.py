@@ -36,8 +36,9 @@ def holds(idle: Tapped, monkeypatch: pytest.MonkeyPatch, octets: Callable[[], in
 
 
 async def test_the_log_has_room_until_it_holds_what_it_may(
-    idle: Tapped, now: list[float], monkeypatch: pytest.MonkeyPatch
+    idle: Tapped, now: list[float], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO")
     octets = 99
     found = holds(idle, monkeypatch, lambda: octets)
     idle.log_octets = 100
@@ -55,6 +56,7 @@ async def test_the_log_has_room_until_it_holds_what_it_may(
     octets = 98
     assert await idle.flow._room_now() > 0
     assert (idle.flow.full, idle.changes) == ("", 3)
+    assert [record.getMessage() for record in caplog.records] == ["tap.full", "tap.full_over"]
 
 
 async def test_what_is_spooled_takes_its_room(
