@@ -86,3 +86,15 @@ async def test_large_payloads_are_given_to_several_statements(
     assert max(sizes) < PART + 310_000
     found = sorted(bytes(row[0])[-50:] for row in sql(f"SELECT payload FROM {table}"))
     assert found == [payload[-50:] for payload in payloads]
+
+
+def test_a_batch_is_full_at_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.ledger.db.batch.PART", 10)
+    rows = RowBatch()
+    assert (len(rows), rows.is_full) == (0, False)
+    rows.add((1,), b"12345", b"6789")
+    assert (len(rows), rows.is_full) == (1, False)
+    rows.add((2,), b"")
+    assert not rows.is_full
+    rows.add((3,), b"0")
+    assert (len(rows), rows.is_full) == (3, True)

@@ -69,6 +69,8 @@ async def test_a_task_has_a_transaction_of_its_own(make: Make) -> None:
     assert writer.group.groups == ["ab", "task", "task"]
     assert writer.said[0] == "commit 1"
     assert writer.said == ["commit 1", "commit 2", "commit 3"]
+    with writer._engine.connect() as connection:
+        assert connection.exec_driver_sql("SELECT next_sequence FROM shards").scalar() == 1, "it takes no numbers"
 
 
 async def test_places_are_left_by_those_who_took_them(make: Make) -> None:
