@@ -192,3 +192,27 @@ async def test_on_postgresql_its_connection_is_hinted(make: Make, monkeypatch: p
     writer = Stepped(database, like._shards, unused, LedgerSettings(), events, lambda: 0.0)
     assert sa.event.contains(writer._engine, "connect", engine._tune_keyed)
     await writer.close()
+
+
+async def test_a_lease_counts_though_the_first_work_under_it_fails(make: Make, time: Time) -> None:
+    writer = make()
+
+    def fails(connection: sa.Connection, lease: ShardLease) -> Any:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        writer._transaction(fails)
+    assert writer.holds
+    assert writer._renew_at == time.now + LEASE / 3
+
+
+async def test_a_connection_that_is_dropped_is_closed(make: Make) -> None:
+    writer = make()
+    writer._transaction(enter(writer))
+    connection = writer._connection
+    assert connection is not None
+    writer._drop_connection()
+    writer._drop_connection()
+    assert (connection.closed, str(writer._connection)) == (True, "None")
+    writer.run(ends=True)
+    assert shards_of(writer) == [(0, True, 1, 1)], "it is free when its lease ends"
