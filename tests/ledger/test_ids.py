@@ -63,3 +63,38 @@ def test_the_first_id_of_a_day_is_below_all_of_that_day_and_above_those_before()
     assert MessageIds(lambda: clock[0], bytes)() >= first_id(midnight)
     clock[0] -= 0.001
     assert MessageIds(lambda: clock[0], lambda n: b"\xff" * n)() < first_id(midnight)
+
+
+def test_an_id_has_its_millisecond_and_its_number_within_it() -> None:
+    """The first of a millisecond is number 0; when they run out the next millisecond is borrowed."""
+    times = [1.0]
+    ids = MessageIds(lambda: times[0], bytes)
+
+    def made() -> tuple[int, int, int]:
+        one = ids()
+        assert one[6] >> 4 == 7
+        assert one[8:] == bytes((0x80, *bytes(7)))
+        return int.from_bytes(one[:6]), int.from_bytes(one[6:8]) & 0xFFF, time_of(one) or 0
+
+    assert [made()[:2] for _ in range(3)] == [(1_000, 0), (1_000, 1), (1_000, 2)]
+    times[0] = 1.0015
+    assert made() == (1_001, 0, 1_001)
+    for number in range(1, 4_096):
+        assert made()[:2] == (1_001, number)
+    assert [made()[:2] for _ in range(2)] == [(1_002, 0), (1_002, 1)]
+    times[0] = 1.0025
+    assert made()[:2] == (1_002, 2), "its clock has caught up"
+
+
+def test_a_uuid_is_taken_in_any_form() -> None:
+    made = MessageIds()()
+    text = id_text(made)
+    for given in (text.upper(), text.replace("-", ""), f"{{{text}}}", f"urn:uuid:{text}"):
+        assert parse_id(given) == made
+
+
+@pytest.mark.parametrize(("version", "variant"), [(0x70, 0xC0), (0x40, 0x80), (0x60, 0x80), (0x70, 0x40)])
+def test_other_uuids_have_no_time(version: int, variant: int) -> None:
+    one = bytes(5) + bytes((9, version, 0, variant)) + bytes(7)
+    assert time_of(one) is None
+    assert time_of(bytes(5) + bytes((9, 0x7F, 0xFF, 0xBF)) + bytes(7)) == 9

@@ -125,13 +125,13 @@ async def test_what_the_dead_had_is_free_once_they_are_fenced(start: Start) -> N
     assert await living.work.claim("job", {"a"}) == set()
     assert await living.work.remove_lapsed()
     assert living.taken_over == 1
+    with living.engine.connect() as connection:
+        rows = [connection.exec_driver_sql(f"SELECT count(*) FROM {table}").scalar() for table in ("work", "peers")]
+    assert rows == [1, 1], "nothing of it is left"
     assert not await living.work.remove_lapsed()
     assert living.taken_over == 1
     view = await living.work.view()
     assert (view.peers, view.counts, view.lapsed) == ([living.peer(2, "job")], {"job": {1: 1}}, False)
-    with living.engine.connect() as connection:
-        rows = [connection.exec_driver_sql(f"SELECT count(*) FROM {table}").scalar() for table in ("work", "peers")]
-    assert rows == [1, 1], "nothing of it is left"
     assert await living.work.claim("job", {"a"}) == {"a"}
     assert await living.work.owner("job", "a") == 1
 

@@ -190,6 +190,7 @@ async def test_alone_all_is_granted_without_a_row(open_ledger: Open) -> None:
     assert await work.owner("job", "b") is None
     assert not await work.remove_lapsed()
     await work.announce(peer(1, ledger))
-    assert (await work.view()).peers == []
+    view = await work.view()
+    assert (view.peers, view.counts, view.lapsed) == ([], {}, False)
     assert len(await work.secret("x")) == 32
     assert ledger.holds
