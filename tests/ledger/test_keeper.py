@@ -33,7 +33,9 @@ from gateway.ledger.events.keeper import (
 from gateway.ledger.events.retention import DropOutcome
 from gateway.ledger.logs import log_reads, log_retention, pipeline_runs
 from gateway.ledger.logs.log_cursors import Cursors
+from gateway.ledger.logs.log_retention import Raise
 from gateway.ledger.pending import bodies
+from gateway.logs import Log
 from tests.ledger.conftest import NOW
 
 POSTGRESQL, SQLITE = "postgresql://127.0.0.1:1/ledger", "sqlite:////nowhere/ledger.db"
@@ -355,7 +357,7 @@ async def test_pages_are_given_back_until_no_more_go(
 async def test_days_of_the_log_are_dropped_before_today(
     make: Make, monkeypatch: pytest.MonkeyPatch, outcomes: list[Any], dropped: int
 ) -> None:
-    monkeypatch.setattr(log_retention, "days", lambda _: [TODAY - 2, TODAY - 1, TODAY, TODAY + 1])
+    monkeypatch.setattr(log_retention, "days", lambda _: [TODAY - 2, TODAY - 1, TODAY])
     monkeypatch.setattr(log_reads, "floors", lambda *_: {0: SimpleNamespace(floor=7)})
     for url in (POSTGRESQL, SQLITE):
         keeper = make(url)
@@ -365,6 +367,19 @@ async def test_days_of_the_log_are_dropped_before_today(
         await keeper._trim()
         assert len(tries.left) == len(outcomes) + 2 - (dropped if url is POSTGRESQL else 0)
         assert deleted.left == [GONE], "until none is left"
+
+
+async def test_a_floor_that_passes_a_cursor_is_a_warning(
+    make: Make, monkeypatch: pytest.MonkeyPatch, said: Said
+) -> None:
+    keeper = make(SQLITE)
+    raised = [Raise(Log.MESSAGES, 0, 7, "age"), Raise(Log.MESSAGES, 1, 8, "size", ("a", "b"))]
+    await keeper._raise(lambda connection: raised)
+    told = {"log": "messages", "shard": 0, "floor": 7, "reason": "age", "unread": ""}
+    assert said.events == [
+        ("ledger.log_floor", 20, told),
+        ("ledger.log_floor", 30, told | {"shard": 1, "floor": 8, "reason": "size", "unread": "a, b"}),
+    ]
 
 
 # ---------------------------------------------------------------------------------------------------------- alone
@@ -434,8 +449,11 @@ def test_a_seat_that_is_taken_is_left(make: Make, monkeypatch: pytest.MonkeyPatc
     assert seat.done[2:] == ["unlock", "close"]
     seat, found = take(False)
     assert (found, seat.done) == (None, ["lock", "commit", "close"])
+    failed = Seat(GONE_AWAY)
+    monkeypatch.setattr(keeper, "_engine", SimpleNamespace(connect=lambda: failed))
     with pytest.raises(LedgerUnavailable, match="gone"):
-        take(GONE_AWAY)
+        keeper._take_seat()
+    assert failed.done == ["lock", "close"]
     broken: Any = Seat(GONE_AWAY)
     keeper._leave_seat(broken)
     assert broken.done == ["unlock", "close"], "the server lets go of it with its connection"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -141,6 +142,18 @@ def test_names_come_from_details_of_any_release(rows: Rows) -> None:
     assert module._names(b'{"subscription":"\\udcff"}') == module.Names(subscription="\udcff")
 
 
+def test_postgresql_looks_up_messages_one_by_one(rows: Rows) -> None:
+    shard(rows.connection, 0, next_sequence=2)
+    rows.event(0, 1, 10)
+    ran: list[str] = []
+    noted: Any = SimpleNamespace(execute=rows.connection.execute, exec_driver_sql=ran.append)
+    rows.statements._postgresql = True
+    found = rows.statements.next_page(noted, {"0": 1})
+    assert found is not None
+    assert list(found.counts.values()) == [(1, 10)]
+    assert ran == ["SET LOCAL enable_hashjoin = off", "SET LOCAL enable_mergejoin = off"]
+
+
 # ------------------------------------------------------------------------------------------------------------ room
 
 
@@ -149,9 +162,11 @@ def test_an_hour_has_room_for_so_many_names(rows: Rows, monkeypatch: pytest.Monk
     monkeypatch.setattr(module, "ROWS_MAX", 3)
     assert rows.add((0, "a"), (0, "b"), (0, "c"), (1, "a"))
     assert rows.sums.keys() == {(0, "a"), (0, "b"), (0, "c"), (1, "a")}, "exactly as many fit"
+    assert rows.add((0, "z"))
+    assert rows.sums[0, OTHER] == (1, 1)
     assert rows.add((0, "a"), (0, "d"), (0, "e"), (0, ""), (1, "d"), (1, "e"), number=2, size=5)
     assert rows.sums == {
-        (0, "a"): (3, 6), (0, "b"): (1, 1), (0, "c"): (1, 1), (0, OTHER): (4, 10), (0, ""): (2, 5),
+        (0, "a"): (3, 6), (0, "b"): (1, 1), (0, "c"): (1, 1), (0, OTHER): (5, 11), (0, ""): (2, 5),
         (1, "a"): (1, 1), (1, "d"): (2, 5), (1, "e"): (2, 5),
     }  # fmt: skip
     assert rows.add((1, "f"), (2, "x"))
