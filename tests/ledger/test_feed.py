@@ -11,8 +11,8 @@ import pytest
 
 from gateway.errors import LedgerUnavailable
 from gateway.ledger import EventFilter, EventKind, Ledger, RecordedEvent
-from gateway.ledger.events import feed
-from gateway.ledger.events.feed import Feed
+from gateway.ledger.events import feed, reads
+from gateway.ledger.events.feed import AWAY, POLL, Feed
 from tests.ledger.conftest import NOW, ON_POSTGRESQL, Open, entry, new_id, published
 
 
@@ -192,3 +192,73 @@ async def test_eight_writers_and_one_reader_by_sequence(open_ledger: Open) -> No
         again += [(event.shard, event.sequence) for event in found]
         position = reached
     assert sorted(again) == sorted(wrote)
+
+
+# ------------------------------------------------------------------------------------------------------ what is kept
+
+
+class Scripted:
+    """A ledger's reads, one after the other; the last one goes on for ever."""
+
+    def __init__(self, *pages: Any) -> None:
+        self.pages = list(pages)
+        self.slept: list[float] = []
+
+    async def read(self, function: Any, *arguments: Any) -> Any:
+        if function is reads.end:
+            return {}
+        await asyncio.sleep(0)
+        page = self.pages.pop(0) if self.pages else []
+        if isinstance(page, Exception):
+            raise page
+        position = dict(arguments[0])
+        for event in page:
+            position[str(event.shard)] = event.sequence
+        return page, position
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        await asyncio.sleep(0)
+
+
+def new(shard: int, sequence: int) -> RecordedEvent:
+    return RecordedEvent(shard, sequence, bytes(16), EventKind.RECEIVED, NOW, "r", "", {})
+
+
+async def watched(followed: Feed, script: Scripted) -> None:
+    """Have the feed read all of it."""
+    task = asyncio.create_task(followed._watch())
+    while script.pages:
+        await asyncio.sleep(0)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+
+
+async def test_so_many_events_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that went are read again where a follower is behind."""
+    monkeypatch.setattr(feed, "KEPT", 3)
+    script = Scripted([new(0, 1), new(1, 1)], [new(0, 2)])
+    monkeypatch.setattr("gateway.runtime.clock.clock.sleep", script.sleep)
+    followed = Feed(script.read)
+    await watched(followed, script)
+    assert (list(followed._kept), followed._first) == ([new(0, 1), new(1, 1), new(0, 2)], 0)
+    assert followed._covers({})
+    script.pages = [[new(0, 3), new(1, 2)]]
+    await watched(followed, script)
+    assert (list(followed._kept), followed._first) == ([new(0, 2), new(0, 3), new(1, 2)], 2)
+    assert followed._end == {"0": 3, "1": 2}
+    for position, covers in (({}, False), ({"0": 1}, False), ({"0": 1, "1": 1}, True), ({"0": 0, "1": 9}, False)):
+        assert followed._covers(position) is covers
+    followed._forget()
+    assert (list(followed._kept), followed._covers({"0": 9, "1": 9})) == ([], False)
+
+
+async def test_the_ledger_is_not_asked_without_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = Scripted([], LedgerUnavailable("away"), [new(0, 1)], [])
+    monkeypatch.setattr("gateway.runtime.clock.clock.sleep", script.sleep)
+    followed = Feed(script.read)
+    await watched(followed, script)
+    assert script.slept[:3] == [POLL, AWAY, POLL], "only where something came it is asked again at once"
+    assert list(followed._kept) == [new(0, 1)]
