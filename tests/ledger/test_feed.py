@@ -206,7 +206,7 @@ class Scripted:
 
     async def read(self, function: Any, *arguments: Any) -> Any:
         if function is reads.end:
-            return {}
+            return {"9": 4}
         await asyncio.sleep(0)
         page = self.pages.pop(0) if self.pages else []
         if isinstance(page, Exception):
@@ -244,13 +244,14 @@ async def test_so_many_events_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     followed = Feed(script.read)
     await watched(followed, script)
     assert (list(followed._kept), followed._first) == ([new(0, 1), new(1, 1), new(0, 2)], 0)
-    assert followed._covers({})
+    assert followed._covers({"9": 4})
+    assert not followed._covers({"9": 3}), "what there was when it began is not kept"
     script.pages = [[new(0, 3), new(1, 2)]]
     await watched(followed, script)
     assert (list(followed._kept), followed._first) == ([new(0, 2), new(0, 3), new(1, 2)], 2)
-    assert followed._end == {"0": 3, "1": 2}
+    assert followed._end == {"0": 3, "1": 2, "9": 4}
     for position, covers in (({}, False), ({"0": 1}, False), ({"0": 1, "1": 1}, True), ({"0": 0, "1": 9}, False)):
-        assert followed._covers(position) is covers
+        assert followed._covers(position | {"9": 4}) is covers
     followed._forget()
     assert (list(followed._kept), followed._covers({"0": 9, "1": 9})) == ([], False)
 
