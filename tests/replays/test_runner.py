@@ -402,6 +402,7 @@ async def test_what_was_under_way_is_counted_where_the_ledger_knows_it(wish: Wis
     assert (job.found, job.sent) == ((7, 7) if wish is Wish.RUN else (5, 5))
     assert bench.marked == (["key 1"] if wish is Wish.RUN else []), "whether it was sent is not known"
     assert job.resent == (1 if wish is Wish.RUN else 0)
+    assert bench.saved[0].flying == ("key 1",), "of the other one it is known"
     assert bench.sent == ([["key 1", "key 2"]] if wish is Wish.RUN else [])
 
 

@@ -240,3 +240,14 @@ def test_what_a_message_is_known_by() -> None:
         item.resent, item.is_copy = resent, is_copy
         marked.append(item.is_marked)
     assert marked == [False, True, True]
+
+
+async def test_where_a_dead_one_came_from(house: House) -> None:
+    """Its subscription says it, as long as there is one of that name."""
+    await dead(house, 1)
+    await dead(house, 1, subscription="gone")
+    source = deliveries(house)
+    chunk = await source.take(source.begin(0), 5, Counter())
+    assert [item.place for item in chunk.items] == [ReplayPlace("fake", "shop", "k", "orders"), None]
+    assert [(item.exchange, item.routing_key) for item in chunk.items] == [("shop", "k")] * 2
+    assert all(item.row is not None for item in chunk.items)
