@@ -15,6 +15,7 @@ from gateway.amqp.operations import (
     CloseReason,
     Confirmed,
     Flow,
+    Operation,
     Publish,
     QueryExchange,
     SelectConfirm,
@@ -27,12 +28,13 @@ from gateway.errors import (
     OutcomeUnknown,
     PreconditionFailed,
     RemoteError,
+    Unsupported,
 )
 from gateway.link import Link
 from gateway.upstreams import UpstreamState
 from gateway.upstreams.publishing import isolation, publisher
 from tests.upstreams.conftest import Start
-from tests.upstreams.fake import FakeBroker, Peer, bounce, until
+from tests.upstreams.fake import FakeBroker, FakeSession, Peer, bounce, until
 
 
 class Held:
@@ -322,3 +324,22 @@ async def test_each_connection_that_dies_over_one_publish_names_it(broker: FakeB
         assert await upstream.wait_up(30)
     assert not (await upstream.publish("", "k", Message(b"good"))).routed
     assert upstream._publisher.pending_octets == 0
+
+
+async def test_a_channel_on_which_confirms_cannot_be_asked_for_is_closed(
+    broker: FakeBroker, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upstream = await start(broker)
+    send, faults = FakeSession.send, [Unsupported("this version has no confirms")]
+
+    def sometimes(self: FakeSession, operation: Operation, now: float) -> int:
+        if isinstance(operation, SelectConfirm) and faults:
+            raise faults.pop()
+        return send(self, operation, now)
+
+    monkeypatch.setattr(FakeSession, "send", sometimes)
+    with pytest.raises(BrokerUnavailable, match="no confirms"):
+        await upstream.publish("", "k", Message())
+    await until(lambda: len(broker.all(CloseChannel)) == 1)
+    assert not (await upstream.publish("", "k", Message())).routed
+    assert len(broker.all(SelectConfirm)) == 1
