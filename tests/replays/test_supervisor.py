@@ -120,7 +120,10 @@ class Office:
     async def forget_old(self, now: int) -> None:
         self.forgotten.append(now)
 
-    # brokers
+    # brokers and endpoints
+    def check_url(self, url: str) -> None:
+        """Every URL may be called."""
+
     def broker(self, name: str) -> Any:
         return self
 
@@ -166,6 +169,15 @@ async def test_a_new_one_is_kept_and_its_owner_hears_of_it(office: Office) -> No
     job, _ = await office.replays.ask(asked(""), "me")
     assert job.id == "01010101-0101-0101-0101-010101010101"
     assert len(Noted.made) == 1, "another process does it"
+
+
+async def test_whether_its_requests_are_signed_is_kept_with_it(office: Office) -> None:
+    anything: Any = office
+    replays = Replays(anything, anything, anything)
+    replays._store = anything
+    job, _ = await replays.ask(asked(url="https://h.example/"), "")
+    assert job.signed is False
+    assert office.jobs["r1"].signed is False
 
 
 async def test_one_that_has_ended_begins_once_more(office: Office) -> None:

@@ -249,6 +249,22 @@ async def test_a_stopped_channel_fails_only_those_who_wait_for_long(
     assert not (await upstream.publish("", "k", Message())).routed
 
 
+async def test_a_window_that_is_not_proved_opens_only_after_a_while(
+    broker: FakeBroker, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publisher, "_TICK", 0.01)
+    monkeypatch.setattr(isolation, "PATIENCE", 60.0)
+    upstream, held = await start(broker, proving=True), Held(broker)
+    futures = [upstream.publish_nowait("", "k", Message()) for _ in range(3)]
+    await until(lambda: len(held.got) == 1)
+    await asyncio.sleep(0.05)
+    assert len(held.got) == 1
+    held.confirm(0)
+    await until(lambda: len(held.got) == 3)
+    held.confirm(1, 2)
+    await asyncio.gather(*futures)
+
+
 async def test_a_close_waits_for_those_in_line_too(broker: FakeBroker, start: Start) -> None:
     upstream, held = await start(broker, publish_window=1), Held(broker)
     futures = [upstream.publish_nowait("", "k", Message()) for _ in range(3)]
