@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from hashlib import sha256
 from types import SimpleNamespace
 from typing import Any
 
@@ -129,6 +130,36 @@ async def test_a_depth_that_counts_what_is_held_is_no_reason_to_wait(monkeypatch
     depth = 3
     await snapshot.take("3", 5, Counter())
     assert grave.upstream.fetches == fetches + 1 + queues.FETCHES
+
+
+async def test_what_was_settled_is_not_held_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    grave = Grave("a", "b")
+    snapshot = grave.snapshot()
+    chunk = await snapshot.take("5", 5, Counter())
+    assert await snapshot.passed(chunk.items) == []
+
+    async def asked(queue: str) -> Any:
+        return SimpleNamespace(message_count=2)
+
+    monkeypatch.setattr(grave.upstream, "query_queue", asked)
+    fetches = grave.upstream.fetches
+    await snapshot.take("3", 5, Counter())
+    assert grave.upstream.fetches == fetches + queues.FETCHES, "two are there, and others may hold them"
+
+
+async def test_what_is_known_of_a_message() -> None:
+    grave = Grave("a", "")
+    snapshot = grave.snapshot()
+    chunk = await snapshot.take("2", 5, Counter())
+    named, nameless = chunk.items
+    digest = sha256(b"a").digest()
+    assert named.sha256 == digest
+    assert (named.exchange, named.routing_key) == ("dlx", "k")
+    assert named.key == named.name == f"b/a/{digest.hex()}@b/k"
+    assert nameless.name.startswith("sha256:")
+    assert named.original is not None
+    assert (named.original.broker, named.original.sha256) == ("b", digest)
+    assert named.id != nameless.id
 
 
 async def test_what_was_taken_goes_back_in_order_where_it_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:

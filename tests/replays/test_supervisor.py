@@ -11,6 +11,7 @@ import pytest
 from gateway.errors import (
     BrokerUnavailable,
     CommitUnknown,
+    EncodeError,
     EtagMismatch,
     LimitExceeded,
     NoSuchReplay,
@@ -169,6 +170,14 @@ async def test_a_new_one_is_kept_and_its_owner_hears_of_it(office: Office) -> No
     job, _ = await office.replays.ask(asked(""), "me")
     assert job.id == "01010101-0101-0101-0101-010101010101"
     assert len(Noted.made) == 1, "another process does it"
+
+
+async def test_a_wrong_request_is_refused_before_anything_is_looked_at(office: Office) -> None:
+    wrong = asked(endpoint="e", url="https://h.example/")
+    with pytest.raises(EncodeError, match="an endpoint is given too"):
+        await office.replays.preview(wrong)
+    with pytest.raises(EncodeError, match="an endpoint is given too"):
+        await office.replays.ask(wrong, "")
 
 
 async def test_whether_its_requests_are_signed_is_kept_with_it(office: Office) -> None:
