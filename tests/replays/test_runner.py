@@ -371,7 +371,8 @@ async def test_stopped_it_brings_its_chunk_to_an_end(monkeypatch: pytest.MonkeyP
     assert bench.done.count("close") == 1
 
 
-async def test_stopped_while_it_waits_it_does_not_wait_longer() -> None:
+async def test_stopped_while_it_waits_it_does_not_wait_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "LOOK_EVERY", 30.0)
     bench = Bench(1)
     bench.faults["send"] = [Later("away", 30.0)]
     bench.runner.start()
