@@ -44,6 +44,8 @@ class Bench:
         self.most: list[int] = []
         self.sent: list[list[str]] = []
         self.marked: list[str] = []
+        self.recorded: list[list[str]] = []
+        self.taken_off: list[list[str]] = []
         self.again: Callable[[Sequence[ReplayItem]], list[ReplayItem]] = lambda items: []
         self.saved: list[Job] = []
         self.pages: dict[int, list[str]] = {}
@@ -91,6 +93,7 @@ class Bench:
 
     async def record(self, items: Sequence[ReplayItem]) -> None:
         self._do("record")
+        self.recorded.append([item.key for item in items])
 
     # the source
     async def total(self) -> tuple[int, bool]:
@@ -118,6 +121,7 @@ class Bench:
 
     async def passed(self, items: Sequence[ReplayItem]) -> list[ReplayItem]:
         self._do("passed")
+        self.taken_off.append([item.key for item in items])
         return []
 
     async def refused(self, items: Sequence[ReplayItem]) -> None:
@@ -208,6 +212,7 @@ async def test_what_is_refused_is_named_by_page_and_counted_by_code(monkeypatch:
     job = await bench.run()
     assert (job.state, job.found, job.sent) == (JobState.DONE, 6, 3)
     assert job.refused == {"unroutable": 2, "unsupported": 1}
+    assert bench.recorded == [["key 2", "key 3"], ["key 5"]]
     assert (job.pages, [len(names) for _, names in sorted(bench.pages.items())]) == (2, [2, 1])
     assert job.reason == "3 of 6 messages were not sent: unroutable 2, unsupported 1."
 
@@ -228,16 +233,23 @@ async def test_so_many_refusals_end_it(monkeypatch: pytest.MonkeyPatch, most: in
     assert bench.done[-2:] == ["close", "save"], "who reads that it ended finds everything back in its queue"
 
 
-async def test_only_those_that_need_it_are_sent_again() -> None:
+async def test_only_those_that_need_it_are_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(3)
 
     def again(items: Sequence[ReplayItem]) -> list[ReplayItem]:
         return [item for item in items if len(bench.sent) < int(item.key[-1]) + 1]
 
+    waits: list[float] = []
+
+    async def waited(seconds: float) -> None:
+        waits.append(seconds)
+
+    monkeypatch.setattr(bench.runner, "_wait", waited)
     bench.again = again
     job = await bench.run()
     assert bench.sent == [["key 0", "key 1", "key 2"], ["key 1", "key 2"], ["key 2"]]
-    assert bench.done.count("record") == 3, "those that are there are recorded at once"
+    assert bench.recorded == bench.taken_off == [["key 0"], ["key 1"], ["key 2"]], "at once"
+    assert len(waits) == 2, "a pause before each new try"
     assert (job.sent, job.resent) == (3, 0)
 
 
@@ -354,6 +366,28 @@ async def test_a_wait_for_the_target_ends_with_a_wish(monkeypatch: pytest.Monkey
     assert (bench.job.state, bench.job.sent) == (JobState.CANCELLED, 0)
 
 
+@pytest.mark.parametrize("is_settled", [True, False])
+async def test_a_chunk_that_is_left_in_the_middle(monkeypatch: pytest.MonkeyPatch, is_settled: bool) -> None:
+    """What is settled at its source is counted now; of the rest the ledger is asked before it is sent again."""
+    for name in ("PAUSE_MIN", "PAUSE_MAX"):
+        monkeypatch.setattr(runner, name, 30.0)
+    bench = Bench(3)
+
+    def again(items: Sequence[ReplayItem]) -> list[ReplayItem]:
+        items[1].resent = True
+        return list(items[1:])
+
+    bench.again = again
+    monkeypatch.setattr(bench, "left", lambda recorded, position: (is_settled, str(len(recorded))))
+    bench.wish = Wish.PAUSE
+    bench.runner.start()
+    await bench.until(lambda: bench.job.state is JobState.PAUSED)
+    job = bench.saved[-1]
+    assert (job.found, job.sent, job.position) == ((1, 1, "1") if is_settled else (0, 0, "1"))
+    assert job.flying == (("key 1",) if is_settled else ("key 1", "key 0"))
+    bench.runner.drop()
+
+
 async def test_stopped_it_brings_its_chunk_to_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "CHUNK", 1)
     bench = Bench(3)
@@ -415,6 +449,7 @@ async def test_what_an_earlier_run_sent_is_skipped() -> None:
         job = await bench.run()
         assert (job.found, job.sent, job.skipped) == (3, 3 - skipped, skipped)
         assert bench.sent == [["key 0", "key 1", "key 2"][skipped:]]
+        assert bench.taken_off == [["key 0"]] * skipped + bench.sent
 
 
 @pytest.mark.parametrize(
