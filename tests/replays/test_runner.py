@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from gateway.amqp.message import Message
 from gateway.errors import (
     BrokerUnavailable,
     EntriesRefused,
@@ -21,132 +19,9 @@ from gateway.errors import (
 )
 from gateway.replays import runner
 from gateway.replays.items import ReplayItem
-from gateway.replays.jobs import Job, JobState, Wish
-from gateway.replays.requests import DeliveriesSource, MessagesSource, ReplayRequest, ReplaySource, ReplayTarget
-from gateway.replays.runner import Runner, _outcome
-from gateway.replays.sources import Chunk, refusal_of
-from gateway.replays.store import StoredJob
+from gateway.replays.jobs import JobState, Wish
 from gateway.replays.targets import Later
-
-
-class Bench:
-    """Source, target, store and ledger of one replay."""
-
-    def __init__(self, count: int = 3, *, rate: float = 0.0, **job: Any) -> None:
-        request = ReplayRequest(source=ReplaySource(messages=MessagesSource()), rate=rate)
-        self.job = Job(id="r1", request=request, **job)
-        self.count = count
-        self.whole = True
-        self.faults: dict[str, list[Exception]] = {}
-        """What is done -> what it fails with, one after the other."""
-        self.done: list[str] = []
-        """What was done, in order."""
-        self.most: list[int] = []
-        self.sent: list[list[str]] = []
-        self.marked: list[str] = []
-        self.recorded: list[list[str]] = []
-        self.taken_off: list[list[str]] = []
-        self.again: Callable[[Sequence[ReplayItem]], list[ReplayItem]] = lambda items: []
-        self.saved: list[Job] = []
-        self.pages: dict[int, list[str]] = {}
-        self.known: dict[str, Any] = {}
-        self.wish: Wish | None = None
-        """What is wished for, as the next look finds it."""
-        self.ended: list[str] = []
-        self.hold: asyncio.Event | None = None
-        """Sending waits for it."""
-        anything: Any = self
-        ledger: Any = SimpleNamespace(seen=self.seen)
-        self.runner = Runner(StoredJob(self.job, ""), anything, ledger, self.parts, self.ended.append)
-
-    async def run(self) -> Job:
-        """Run it to its end."""
-        self.runner.start()
-        await self.until(lambda: bool(self.ended))
-        return self.job
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
-            while not condition():
-                await asyncio.sleep(0.002)
-
-    def _do(self, what: str) -> None:
-        self.done.append(what)
-        if faults := self.faults.get(what):
-            raise faults.pop(0)
-
-    async def parts(self) -> Any:
-        self._do("parts")
-        return self, self
-
-    # the target
-    async def check(self) -> None:
-        self._do("check")
-
-    async def send(self, items: Sequence[ReplayItem]) -> list[ReplayItem]:
-        self.sent.append([item.key for item in items])
-        self._do("send")
-        self.marked += [item.key for item in items if item.is_marked]
-        if self.hold is not None:
-            await self.hold.wait()
-        return self.again(items)
-
-    async def record(self, items: Sequence[ReplayItem]) -> None:
-        self._do("record")
-        self.recorded.append([item.key for item in items])
-
-    # the source
-    async def total(self) -> tuple[int, bool]:
-        return self.count, self.whole
-
-    def begin(self, count: int) -> str:
-        return "0"
-
-    async def take(self, position: str, most: int, landed: Counter[str]) -> Chunk:
-        self._do("take")
-        self.most.append(most)
-        begin = int(position)
-        end = min(begin + most, self.count)
-        items = [ReplayItem(f"key {n}", bytes(16), Message(b"%d" % n), None) for n in range(begin, end)]
-        return Chunk(items=items, position=str(end), last=end == self.count)
-
-    async def landed(self, keys: Sequence[str], sent: Collection[str], position: str) -> tuple[list[str], str]:
-        return list(sent), str(int(position) + len(sent))
-
-    def ahead(self, names: Counter[str], chunk: Chunk) -> Counter[str]:
-        return Counter()
-
-    def left(self, recorded: Sequence[ReplayItem], position: str) -> tuple[bool, str]:
-        return True, str(int(position) + len(recorded))
-
-    async def passed(self, items: Sequence[ReplayItem]) -> list[ReplayItem]:
-        self._do("passed")
-        self.taken_off.append([item.key for item in items])
-        return []
-
-    async def refused(self, items: Sequence[ReplayItem]) -> None:
-        self._do("refused")
-
-    async def close(self) -> None:
-        self._do("close")
-
-    # store and ledger
-    async def save(self, kept: StoredJob) -> None:
-        self._do("save")
-        saved = Job(id="", request=kept.job.request)
-        saved.become(kept.job)
-        self.saved.append(saved)
-
-    async def reread(self, kept: StoredJob) -> None:
-        self._do("reread")
-        if self.wish is not None:
-            kept.job.wish = self.wish
-
-    async def name(self, job_id: str, page: int, refusals: Sequence[Any]) -> None:
-        self.pages[page] = [refusal.id for refusal in refusals]
-
-    async def seen(self, scope: str, keys: Sequence[str]) -> dict[str, Any]:
-        return {key: self.known[key] for key in keys if key in self.known}
+from tests.replays.bench import Bench
 
 
 @pytest.fixture(autouse=True)
@@ -310,6 +185,9 @@ async def test_what_can_pass_is_done_again(what: str) -> None:
     bench.faults[what] = [LedgerUnavailable("no answer")] * 2
     job = await bench.run()
     assert (job.state, job.sent, bench.sent) == (JobState.DONE, 2, [["key 0", "key 1"]])
+    assert job.reason == ""
+    if what == "take":
+        assert "no answer" in [saved.reason for saved in bench.saved]
 
 
 async def test_events_that_are_refused_stop_nothing() -> None:
@@ -450,38 +328,3 @@ async def test_what_an_earlier_run_sent_is_skipped() -> None:
         assert (job.found, job.sent, job.skipped) == (3, 3 - skipped, skipped)
         assert bench.sent == [["key 0", "key 1", "key 2"][skipped:]]
         assert bench.taken_off == [["key 0"]] * skipped + bench.sent
-
-
-@pytest.mark.parametrize(
-    ("sent", "skipped", "refused", "state", "reason"),
-    [
-        (3, 0, {}, JobState.DONE, ""),
-        (0, 0, {}, JobState.DONE, ""),
-        (2, 0, {"unroutable": 1}, JobState.DONE, "1 of 3 messages were not sent: unroutable 1."),
-        (0, 2, {"unroutable": 1}, JobState.DONE, "1 of 3 messages were not sent: unroutable 1."),
-        (
-            0,
-            0,
-            {"unroutable": 2, "state": 1},
-            JobState.FAILED,
-            "none of the 3 messages was sent: state 1, unroutable 2.",
-        ),
-    ],
-)
-def test_how_a_replay_ends(sent: int, skipped: int, refused: dict[str, int], state: JobState, reason: str) -> None:
-    request = ReplayRequest(source=ReplaySource(deliveries=DeliveriesSource()))
-    job = Job(id="r", request=request, found=3, sent=sent, skipped=skipped, refused=refused)
-    assert _outcome(job) == (state, reason)
-    job.request = ReplayRequest(source=request.source, target=ReplayTarget(purge=True))
-    assert _outcome(job) == (state, reason.replace("sent", "deleted"))
-
-
-def test_a_hint_where_bodies_are_missing() -> None:
-    request = ReplayRequest(source=ReplaySource(messages=MessagesSource()))
-    _, reason = _outcome(Job(id="r", request=request, found=1, refused={"no_body": 1}))
-    assert reason.startswith('none of the 1 messages was sent: no_body 1. retention.bodies = "days" keeps')
-
-
-def test_a_refusal_is_short() -> None:
-    refusal = refusal_of("id", Unroutable("y" * 500))
-    assert (refusal.id, refusal.code, len(refusal.detail)) == ("id", "unroutable", 300)
