@@ -31,6 +31,7 @@ from gateway.errors import (
     Unsupported,
 )
 from gateway.link import Link
+from gateway.runtime.clock import clock
 from gateway.upstreams import UpstreamState
 from gateway.upstreams.publishing import isolation, publisher
 from tests.upstreams.conftest import Start
@@ -359,3 +360,40 @@ async def test_a_channel_on_which_confirms_cannot_be_asked_for_is_closed(
     await until(lambda: len(broker.all(CloseChannel)) == 1)
     assert not (await upstream.publish("", "k", Message())).routed
     assert len(broker.all(SelectConfirm)) == 1
+
+
+async def test_times_are_up_when_they_are_reached(
+    transacting: FakeBroker, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upstream, held = await start(transacting, proving=True), Held(transacting)
+    own = upstream._publisher
+    futures = [upstream.publish_nowait("", "k", Message(), order="a") for _ in range(3)]
+    await until(lambda: len(held.got) == 1)
+    (outlet,) = [outlet for outlet in own._exchanges[""].outlets if outlet.lane is not None and outlet.lane.window]
+    lane = outlet.lane
+    assert lane is not None
+    now = clock.monotonic()
+    with monkeypatch.context() as patched:
+        patched.setattr(clock, "monotonic", lambda: now)
+        lane.progress = now - isolation.PATIENCE + 0.1
+        own._tick()
+        assert outlet.limit == 1
+        lane.progress = now - isolation.PATIENCE
+        own._tick()
+        assert outlet.limit == 2
+        lane.stopped_at = now - publisher.SILENCE + 0.1
+        own._tick()
+        assert not any(future.done() for future in futures)
+        lane.stopped_at = now - publisher.SILENCE
+        own._tick()
+        assert [future.done() for future in futures] == [False, True, True]
+        lane.progress = now - publisher.SILENCE + 0.1
+        own._tick()
+        assert upstream.state is UpstreamState.UP
+        lane.progress = now - publisher.SILENCE
+        own._tick()
+        assert own.blocked
+    for future in futures[1:]:
+        assert isinstance(future.exception(), BrokerUnavailable)
+    held.confirm(0)
+    assert (await futures[0]).routed
