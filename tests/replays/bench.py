@@ -10,7 +10,7 @@ from typing import Any
 
 from gateway.amqp.message import Message
 from gateway.replays.items import ReplayItem
-from gateway.replays.jobs import Job, Wish
+from gateway.replays.jobs import ANY_REPLAY, Job, Wish
 from gateway.replays.requests import MessagesSource, ReplayRequest, ReplaySource
 from gateway.replays.runner import Runner
 from gateway.replays.sources import Chunk
@@ -38,6 +38,11 @@ class Bench:
         self.saved: list[Job] = []
         self.pages: dict[int, list[str]] = {}
         self.known: dict[str, Any] = {}
+        """What the inbox of this replay knows."""
+        self.sent_before: set[str] = set()
+        """What any replay is known to have sent."""
+        self.redelivered: set[str] = set()
+        """Messages of a queue that were delivered before."""
         self.wish: Wish | None = None
         """What is wished for, as the next look finds it."""
         self.ended: list[str] = []
@@ -96,6 +101,10 @@ class Bench:
         begin = int(position)
         end = min(begin + most, self.count)
         items = [ReplayItem(f"key {n}", bytes(16), Message(b"%d" % n), None) for n in range(begin, end)]
+        for item in items:
+            if item.key in self.redelivered:
+                delivery: Any = SimpleNamespace(redelivered=True)
+                item.delivery = delivery
         return Chunk(items=items, position=str(end), last=end == self.count)
 
     async def landed(self, keys: Sequence[str], sent: Collection[str], position: str) -> tuple[list[str], str]:
@@ -134,4 +143,6 @@ class Bench:
         self.pages[page] = [refusal.id for refusal in refusals]
 
     async def seen(self, scope: str, keys: Sequence[str]) -> dict[str, Any]:
+        if scope == ANY_REPLAY:
+            return {key: None for key in keys if key in self.sent_before}
         return {key: self.known[key] for key in keys if key in self.known}

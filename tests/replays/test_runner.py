@@ -319,6 +319,15 @@ async def test_what_was_under_way_is_counted_where_the_ledger_knows_it(wish: Wis
     assert bench.sent == ([["key 1", "key 2"]] if wish is Wish.RUN else [])
 
 
+async def test_what_another_replay_may_have_sent_is_marked() -> None:
+    """Its last acknowledgment may never have reached the broker."""
+    bench = Bench(4)
+    bench.redelivered = {"key 0", "key 1"}
+    bench.sent_before = {"key 0", "key 2"}
+    job = await bench.run()
+    assert (bench.marked, job.sent, job.resent) == (["key 0"], 4, 1)
+
+
 async def test_what_an_earlier_run_sent_is_skipped() -> None:
     """A first run has none before it; another body under the same key is another message."""
     for runs, skipped in ((1, 0), (2, 1)):

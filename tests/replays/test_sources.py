@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from time import time_ns
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -129,6 +130,14 @@ async def test_more_than_are_counted(house: House, monkeypatch: pytest.MonkeyPat
     for steps, total in ((1, (1_000, False)), (2, (1_001, True))):
         monkeypatch.setattr(sources, "COUNT_STEPS", steps)
         assert await messages(house, broker="fake", exchange="", routing_key="orders").total() == total
+
+
+async def test_what_replays_have_sent_is_not_counted() -> None:
+    async def step(where: Any, after: bytes, most: int) -> Any:
+        return [SimpleNamespace(origin=origin) for origin in ("http", "replay", "broker", "replay")], None
+
+    gateway: Any = SimpleNamespace(ledger=SimpleNamespace(scans=SimpleNamespace(step=step)))
+    assert await LedgerMessageSource(gateway, MessagesSource(), 0).total() == (2, True)
 
 
 @pytest.mark.parametrize("kind", [messages, deliveries])

@@ -279,6 +279,21 @@ async def test_an_exchange_is_known_for_some_seconds(wire: Wire, monkeypatch: py
     assert len(wire.lanes) == 2
 
 
+async def test_a_channel_without_a_branch_is_closed_too(wire: Wire) -> None:
+    async def gone(exchange: str) -> None:
+        raise NotFound(404, "no exchange")
+
+    branches = UpstreamBranches("b", gone, 100)
+    anything: Any = wire
+    branches.attach(anything)
+    worker = branches.worker()
+    with pytest.raises(NotFound):
+        await worker.begin(XID, "e")
+    assert wire.of(CloseChannel) == []
+    worker.rest()
+    assert len(wire.of(CloseChannel)) == 1
+
+
 async def test_a_branch_that_the_broker_has_undone(wire: Wire, branches: UpstreamBranches) -> None:
     branch = await branches.worker().begin(XID, "")
     assert branch.usable
