@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 
 from gateway.amqp.message import Message
-from gateway.amqp.operations import Cancel, DeliveryTooLarge, Opened, Publish, QueryQueue, Settlement
+from gateway.amqp.operations import (
+    Cancel,
+    Closed,
+    CloseReason,
+    DeliveryTooLarge,
+    Opened,
+    Publish,
+    QueryQueue,
+    Settlement,
+)
 from gateway.errors import BrokerUnavailable
 from gateway.runtime.clock import clock
 from gateway.upstreams import ConsumerState, Delivery, Upstream, UpstreamState, topology
@@ -202,3 +211,53 @@ async def test_listeners_hear_of_every_change(broker: FakeBroker, start: Start) 
     assert await upstream.wait_up(30)
     await upstream.close(0.0)
     assert seen == [UpstreamState.UP, UpstreamState.CLOSED]
+
+
+@pytest.mark.parametrize("which", ["publish", "consume", "ask"])
+async def test_what_one_lost_link_takes_away(
+    broker: FakeBroker, start: Start, monkeypatch: pytest.MonkeyPatch, which: str
+) -> None:
+    monkeypatch.setattr(topology, "PATIENCE", 30.0)
+    monkeypatch.setattr("gateway.upstreams.upstream.PATIENCE", 30.0)
+    upstream = await start(broker)
+    await upstream.declare_queue("q")
+    keeper: Any = upstream._keepers[which]
+    broker.down = True
+    keeper.link.stream.abort()
+    await until(lambda: keeper.code)
+    status = upstream.status()
+    assert (status.publishing, status.consuming) == (which != "publish", which != "consume")
+    assert status.state is (UpstreamState.UP if which == "ask" else UpstreamState.DOWN)
+    assert not await upstream.wait_up(0.0)
+    if which == "publish":
+        with pytest.raises(BrokerUnavailable, match="refused"):
+            await upstream.publish("", "q", Message())
+        assert upstream.capabilities is not None
+    else:
+        assert (await upstream.publish("", "q", Message())).routed
+    waiting: asyncio.Task[Any]
+    if which == "ask":
+        waiting = asyncio.create_task(upstream.query_queue("q"))
+    else:
+        waiting = asyncio.create_task(upstream.consume("q", 1, ignore))
+    if which != "publish":
+        await asyncio.sleep(0.02)
+        assert not waiting.done(), "it waits a moment for its link"
+    broker.down = False
+    await waiting
+    assert await upstream.wait_up(30)
+
+
+async def test_the_reason_is_that_of_a_link_that_is_down_now(broker: FakeBroker, start: Start) -> None:
+    upstream = await start(broker)
+    keepers: Any = upstream._keepers
+    await upstream.publish("", "nowhere", Message())
+    (publishing,) = [peer for peer in broker.peers if peer.of(Publish)]
+    publishing.send(Closed(0, CloseReason.PEER, 320, "CONNECTION_FORCED - the first reason"))
+    await until(lambda: "the first reason" in upstream.reason)
+    assert await upstream.wait_up(30)
+    broker.down = True
+    keepers["consume"].link.stream.abort()
+    await until(lambda: upstream.state is UpstreamState.DOWN)
+    assert "the first reason" not in upstream.reason
+    assert upstream.reason
