@@ -55,7 +55,11 @@ def test_one_message_goes_however_large_it_is() -> None:
     assert fetched.fits == 1
     came = add(fetched, 500, 1)
     assert (fetched.fits, [each.settled for each in came]) == (0, [[], [Settlement.RELEASE]])
-    assert Fetched(10, 0, 1_000).fits == 10
+    for expected in (0, 1):
+        small = Fetched(10, expected, 1_000)
+        assert small.fits == 10
+        add(small, 0)
+        assert small.fits == 10
     empty = Fetched(0, 0, 1_000)
     assert empty.fits == 1
     add(empty, 0)
