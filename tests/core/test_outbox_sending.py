@@ -320,6 +320,7 @@ async def test_a_ledger_that_is_away_is_asked_again_after_a_pause(
     await quiet()
     assert tries == 1
     await sent(upstream, b"1")
+    await until(lambda: tries >= 3)
     said = [
         (record.getMessage(), record.levelno) for record in caplog.records if record.getMessage().startswith("outbox")
     ]

@@ -115,7 +115,7 @@ async def test_a_taker_may_begin_again(make: Make, upstream: FakeUpstream) -> No
         await taker.stop(1.0)
         assert not taker.running
         assert not upstream.consumers
-    assert taker.said.count("closing") == 3
+    assert taker.said.count("closing") >= 3
 
 
 async def test_what_there_was_no_room_for_goes_back_at_the_end(

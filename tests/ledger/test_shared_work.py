@@ -198,8 +198,18 @@ async def test_a_process_that_was_quicker_made_the_secret(start: Start) -> None:
     assert await one.work.secret("cluster") == await two.work.secret("cluster")
 
 
-@pytest.mark.parametrize(("text", "is_damaged"), [("YWJj", True), ("A" * 42 + "==", True), ("A" * 43 + "=", False)])
-async def test_a_secret_that_is_too_short_is_damaged(start: Start, text: str, is_damaged: bool) -> None:
+@pytest.mark.parametrize(
+    ("text", "is_damaged"),
+    [
+        ("YWJj", True),
+        ("A" * 42 + "==", True),
+        ("A" * 43 + "=", False),
+        ("A" * 44 + "abcde", True),
+        ("A" * 44 + "\u00e9", True),
+    ],
+    ids=["too short", "an octet too short", "whole", "no Base64", "no ASCII"],
+)
+async def test_a_secret_that_is_damaged(start: Start, text: str, is_damaged: bool) -> None:
     one = start("one")
 
     def put(connection: sa.Connection, _: ShardLease) -> None:

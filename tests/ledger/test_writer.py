@@ -99,6 +99,7 @@ async def test_nobody_waits_for_the_lock_again_and_again(tmp_path: Path, monkeyp
     await ledger.close()
 
 
+@pytest.mark.broker
 @pytest.mark.usefixtures("impatient")
 async def test_trouble_lasts_until_events_can_be_written(
     postgresql_ledger: str, caplog: pytest.LogCaptureFixture

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.errors import StateError
 from gateway.webhooks.attempts.sender import SendOutcome
-from gateway.webhooks.endpoint import Endpoint
+from gateway.webhooks.endpoint import Endpoint, EndpointState
 from gateway.webhooks.targets import TROUBLE_EVERY
 from tests.webhooks.aims import Aims, answers_after, with_aims
 from tests.webhooks.virtual import now
@@ -109,3 +109,23 @@ async def test_a_rate_spaces_requests_and_another_one_counts_from_now_on(aims: A
     source.put(b"1", b"2")
     await asyncio.sleep(0.1)
     assert len(aims.times()) == 8, "without a rate nothing waits"
+
+
+@with_aims
+async def test_an_endpoint_that_is_read_when_its_last_subscription_ends_has_no_metrics(aims: Aims) -> None:
+    get = aims.receivers.get
+    up, held = "amqpgw_push_endpoint_up", "amqpgw_push_endpoints_suspended"
+
+    async def slow(name: str) -> Endpoint:
+        await asyncio.sleep(1)
+        return await get(name)
+
+    aims.receivers.put("e")
+    source = await aims.join()
+    aims.receivers.get = slow  # type: ignore[method-assign]
+    aims.receivers.set_state("e", EndpointState.PAUSED)
+    await asyncio.sleep(0.5)
+    await aims.targets.cut(source.target, source)
+    assert (aims.value(up, endpoint="e"), aims.value(held)) == (None, 0)
+    await asyncio.sleep(5)
+    assert (aims.value(up, endpoint="e"), aims.value(held)) == (None, 0)
