@@ -173,13 +173,14 @@ async def test_only_one_that_has_ended_starts_over(house: House, monkeypatch: py
     await paused(house, until="depth")
     await house.ledger.put_resource(PROGRESS, "t", {"etag": "x", "depth": 1, "left": 1}, None)
     left: list[bool] = []
-    resume = Supervisor.resume
+    keep_wish = Supervisor._keep_wish
 
-    async def looked(self: TapSupervisor, name: str) -> Any:
-        left.append(await house.ledger.get_resource(PROGRESS, name) is not None)
-        return await resume(self, name)
+    async def looked(self: TapSupervisor, thing: Any) -> None:
+        if thing.wish is WantedState.RUN:
+            left.append(await house.ledger.get_resource(PROGRESS, thing.name) is not None)
+        await keep_wish(self, thing)
 
-    monkeypatch.setattr(Supervisor, "resume", looked)
+    monkeypatch.setattr(Supervisor, "_keep_wish", looked)
     await house.taps.resume("t")
     await until(lambda: house.taps._here["t"].wish is WantedState.STOP and house.taps._here["t"]._flow is None)
     await house.taps.resume("t")
