@@ -39,3 +39,14 @@ def test_messages_of_several_traces_are_pushed_in_one_of_their_own() -> None:
 
 def test_messages_that_nobody_wants_seen_are_not() -> None:
     assert spans(UNSEEN) == spans(UNSEEN, UNSEEN, sample=0.0) == []
+
+
+def test_a_span_says_which_attempt_it_is() -> None:
+    tracer = Tracer(sample=1.0)
+    items = [message(attempt=3)]
+    items[0].redelivered = True
+    PushTraces(tracer, lambda name: None).begin(endpoint_of("https://e.example/"), items).end(200, None, resent=False)
+    (attributes,) = [span.attributes for span in tracer.fetch(10) if names.ATTEMPT in span.attributes]
+    assert (attributes[names.ATTEMPT], attributes[names.SUBSCRIPTION]) == (3, "billing")
+    assert attributes[names.REDELIVERED] is True
+    assert names.BATCH_COUNT not in attributes
