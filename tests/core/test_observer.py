@@ -192,3 +192,11 @@ async def test_the_first_look_and_the_next_have_their_time(monkeypatch: pytest.M
             await asyncio.sleep(0)
     assert slept == [module.FIRST, module.EVERY, module.SHARE, 2 * module.SHARE]
     await watch.observer.close()
+
+
+async def test_nothing_of_it_goes_on_when_it_is_closed() -> None:
+    watch = Watch()
+    watch.observer.start()
+    await asyncio.sleep(0)
+    await watch.observer.close()
+    assert "observer" not in {task.get_name() for task in asyncio.all_tasks()}

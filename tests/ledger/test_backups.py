@@ -176,3 +176,13 @@ def test_tables_of_another_release(path: Path, backup: Path) -> None:
     )  # as long as before
     with pytest.raises(BackupRefused, match="then run 'gateway migrate'"):
         check_version(backup, read_info(backup))
+
+
+@pytest.mark.parametrize(
+    ("begin", "words"), [(b"SQLite format 3\0", "is cut off"), (b"something else..", "is not a backup of a ledger")]
+)
+def test_a_file_without_a_trailer_is_known_by_its_beginning(tmp_path: Path, begin: bytes, words: str) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(begin + bytes(2 * TRAILER))
+    with pytest.raises(BackupRefused, match=words):
+        read_info(file)
