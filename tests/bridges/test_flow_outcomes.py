@@ -32,6 +32,7 @@ async def test_what_is_refused_many_times_in_a_row_is_the_targets_fault(hand: Ha
     assert not flow._journal.faults
     flow._refused([(items[-1], Unroutable("nobody takes it"))], 0)
     assert flow._journal.faults.reason == "target: nobody takes it"
+    assert flow._counts.numbers["refused"] == REFUSED_IN_A_ROW
 
 
 async def test_one_refusal_of_the_only_message_there_is_may_be_the_targets_fault(hand: Hand) -> None:
