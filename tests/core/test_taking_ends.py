@@ -4,41 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from gateway.amqp.operations import Settlement
 from gateway.core import Gateway
-from gateway.core.sources import taking
 from gateway.core.sources.arrivals import Arrival
 from gateway.errors import LedgerUnavailable
 from gateway.ledger import Ledger
 from gateway.upstreams import ConsumerState
 from tests.core.fakes import FakeConsumer, FakeUpstream
 from tests.core.test_intake import ours, put, until
-from tests.core.test_taking import Arriving, Batch, Make, Taking, consumer
+from tests.core.test_taking import Arriving, Batch, Make, consumer, make, quick
 
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, seconds in (("LOOK_EVERY", 0.01), ("PAUSE_MIN", 0.01), ("PAUSE_MAX", 0.01), ("HOLD", 60.0)):
-        monkeypatch.setattr(taking, name, seconds)
-
-
-@pytest.fixture
-async def make(gateway: Gateway, upstream: FakeUpstream) -> AsyncIterator[Make]:
-    made: list[Taking] = []
-
-    def taker(**settings: Any) -> Taking:
-        made.append(Taking(gateway, upstream, **settings))
-        return made[-1]
-
-    yield taker
-    for each in made:
-        await each.stop(1.0)
-    assert gateway.parts.byte_budget.held == 0, "bytes that nobody holds would bound all others"
+__all__ = ["make", "quick"]
 
 
 def arrivals(*sizes: int) -> list[Arrival]:
