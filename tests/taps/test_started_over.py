@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from gateway.core.work.supervised import WantedState
+from gateway.errors import LedgerUnavailable
+from gateway.ledger import Ledger
 from gateway.taps import TapState
 from tests.taps.conftest import House
 
@@ -38,3 +41,27 @@ async def test_a_pause_of_a_tap_that_has_only_just_ended_lasts(house: House, mon
     for work in to_come:
         await work
     assert (await house.taps.get("t")).state is TapState.PAUSED
+
+
+async def test_a_resume_that_fails_leaves_a_tap_that_has_ended(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has ended for the next start of the gateway, too."""
+    to_come: list[Coroutine[Any, Any, None]] = []
+    await house.fill(3)
+    with monkeypatch.context() as patch:
+        patch.setattr(house.taps, "_spawn", to_come.append)
+        await house.tap(until="depth")
+        await house.wait_for(state=TapState.STOPPED)
+
+    async def away(self: Ledger, kind: str, name: str, if_match: str | None = None) -> bool:
+        raise LedgerUnavailable("away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "delete_resource", away)
+        with pytest.raises(LedgerUnavailable):
+            await house.taps.resume("t")
+    for work in to_come:
+        await work
+    kept = await house.ledger.get_resource("tap-wish", "t")
+    assert kept is not None
+    assert kept.spec["wish"] == WantedState.STOP.value
+    assert (await house.taps.get("t")).state is TapState.STOPPED

@@ -511,9 +511,12 @@ class Supervisor(Generic[S, T, X]):
 
     async def _stop(self, thing: T) -> None:
         async with self._locks.of(thing.name):
-            if self._here.get(thing.name) is not thing or not thing.finished:
+            if self._here.get(thing.name) is not thing:
+                return
+            if thing.finished:
+                await self._end(thing)
+            elif thing.wish is not WantedState.STOP:
                 return  # something else was asked for meanwhile
-            await self._end(thing)
         await self._keep_wish_at_last(thing)
 
     async def _end(self, thing: T) -> None:
