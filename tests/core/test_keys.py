@@ -451,5 +451,6 @@ async def test_a_request_that_the_end_of_the_gateway_cuts_off_may_have_been_sent
         while not upstream.held:
             await asyncio.sleep(0.005)
     await gateway._keyed.close(0.0)
-    assert (await caller).status == 504
+    answer = await caller
+    assert answer.status == 504
     assert len(upstream.published) == 1

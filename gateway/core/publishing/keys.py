@@ -176,16 +176,17 @@ class KeyedPublisher:
         try:
             if not done and not pending.claimed:
                 pending.task.cancel()  # what the ledger has of it by then is given back
-            is_over = bool(done) and not pending.task.cancelled()  # else it takes longer, or the gateway stops
-            if not is_over and not pending.claimed:
+            cut_off = pending.task.cancelled()
+            if (cut_off or not done) and not pending.claimed:
                 raise LedgerUnavailable(f"the ledger could not be written within {within:g} s; nothing was sent")
-            if is_over:
+            if done and not cut_off:
                 return pending.task.result()
             pending.given_up = True
             ids = pending.ids
         finally:
             del pending, done  # the task holds its error, which holds this frame until the collector comes by
-        error = OutcomeUnknown(f"no confirm within {within:g} s; repeat with the same Idempotency-Key to go on waiting")
+        why = "the gateway stops before the broker's confirm" if cut_off else f"no confirm within {within:g} s"
+        error = OutcomeUnknown(f"{why}; repeat with the same Idempotency-Key to go on waiting")
         return render([PublishOutcome(id, error, routed=False) for id in ids])
 
     async def _work(
