@@ -94,6 +94,8 @@ class Recorded:
     state: str
     target: str = ""
     """The broker's name in the event."""
+    told: str = ""
+    """When it was done, and what is said of it besides, for a failure."""
 
 
 @dataclass(slots=True)

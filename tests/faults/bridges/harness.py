@@ -62,6 +62,8 @@ CPU_MAX: Final = 0.25
 """What a gateway that can only wait may use of a core."""
 LINES_MAX: Final = 15
 """How many lines a second it may log meanwhile: three links of a broker that is away are tried each second."""
+TWICE: Final = 3
+"""How many messages are shown that were recorded more than once."""
 TICKS: Final = 100
 """Of ``/proc/PID/stat``, in a second."""
 _PLAIN: Final = {"heartbeat": 30.0, "reconnect_min": 0.05, "reconnect_max": 0.5, "publish_repeat": False}
@@ -179,6 +181,8 @@ class BridgeRun(FaultRun):
         self.times = 0
         """How often the fault happened."""
         self.accidents: list[Accident] = []
+        self.found: dict[str, Recorded] = {}
+        """What the ledger says in the end, by the gateway's id."""
         self.poison: set[str] = set()
         """Ids of messages that must end at the dead-letter place."""
         self.bridge = f"bridge-{uuid4().hex[:12]}"
@@ -408,7 +412,8 @@ class BridgeRun(FaultRun):
         self.history.drained = True
         self.seconds = time.monotonic() - self._began
         self._slow_machine()
-        found = Found(self.history, copies, dead, self.recorded(), self.accidents, frozenset(self.poison))
+        self.found = self.recorded()
+        found = Found(self.history, copies, dead, self.found, self.accidents, frozenset(self.poison))
         self.verdict = checker.check(found)
         self.look_at_log()
         self.verdict.problems += self.failures
@@ -464,14 +469,18 @@ class BridgeRun(FaultRun):
     def recorded(self) -> dict[str, Recorded]:
         """What the ledger says of every message that the bridge took, by the gateway's id."""
         names = dict(self.ledger.query("SELECT id, properties FROM messages WHERE origin = 'bridge'"))
-        rows = self.ledger.query("SELECT message_id, kind, detail FROM events ORDER BY message_id, at, shard, sequence")
+        rows = self.ledger.query(
+            "SELECT message_id, kind, detail, at FROM events ORDER BY message_id, at, shard, sequence"
+        )
         found: dict[str, Recorded] = {}
         for id, events in groupby(rows, key=lambda row: bytes(row[0])):
             if id in names:
                 listed = list(events)
-                state = state_of(EventKind(kind) for _, kind, _ in listed)
-                target = parse(listed[-1][2]).get("target", "")
-                found[id_text(id)] = Recorded(parse(names[id]).get("message_id", ""), str(state), str(target))
+                state = state_of(EventKind(each[1]) for each in listed)
+                detail = parse(listed[-1][2])
+                target, resent = detail.get("target", ""), ", resent" if detail.get("resent") else ""
+                told = f"{EventKind(listed[-1][1]).name.lower()} at {listed[-1][3] / 1e6:.6f}{resent}"
+                found[id_text(id)] = Recorded(parse(names[id]).get("message_id", ""), str(state), str(target), told)
         return found
 
     def row(self) -> tuple[str, ...]:
@@ -487,4 +496,14 @@ class BridgeRun(FaultRun):
             lines.append(common.table([self.row()], checker.COLUMNS))
         lines.append(f"  {self.load.attempted} attempted, errors of the load {self.load.errors}")
         lines.append(f"  {len(self.accidents)} accidents, notes {self.notes}")
+        lines += self._twice()
         return "\n".join(lines)
+
+    def _twice(self) -> list[str]:
+        """Of some messages that are recorded under several ids, in which order that came about."""
+        ids: dict[str, list[str]] = {}
+        for gateway_id, recorded in self.found.items():
+            ids.setdefault(recorded.id, []).append(f"{gateway_id} {recorded.told}")
+        twice = [f"  {id}: {'; '.join(sorted(each))}" for id, each in ids.items() if id and len(each) > 1][:TWICE]
+        times = ", ".join(f"{accident.at:.3f}" for accident in self.accidents)
+        return [*twice, f"  accidents at {times}"] if twice else []
