@@ -12,7 +12,7 @@ import pytest
 from gateway.amqp.message import Message, Properties
 from gateway.bridges import bridge as bridges
 from gateway.bridges.bridge import Bridge
-from gateway.core.work.supervised import SupervisedResource
+from gateway.core.work.supervised import SupervisedResource, WantedState
 from gateway.errors import BrokerUnavailable, LedgerUnavailable
 from gateway.upstreams import Oversized, UpstreamState
 from tests.bridges.conftest import Estate, bridge_settings, until
@@ -191,6 +191,32 @@ async def test_a_pause_begins_a_limited_number_anew(estate: Estate) -> None:
     await estate.bridges.resume("b")
     status = await estate.wait_for(state="stopped", forwarded=5)
     assert status.reason == "delete_after: 1 messages are done"
+
+
+async def test_one_that_has_not_begun_to_drain_is_not_drained(estate: Estate) -> None:
+    bridge = heir_of(estate)
+    bridge.wish = WantedState.DRAIN
+    assert not bridge.finished
+
+
+async def test_an_internal_error_ends_what_runs_before_its_deliveries_go_back(
+    estate: Estate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await estate.bridge()
+    await estate.wait_for(state="running")
+    bridge = estate.bridges._here["b"]
+    running, steps = bridge._tasks[0], list[bool]()
+    end_flow = bridge._end_flow
+
+    async def ended(within: float) -> None:
+        steps.append(running.done())
+        await end_flow(within)
+
+    monkeypatch.setattr(bridge, "_end_flow", ended)
+    bridge._crashed(RuntimeError("a fault of ours"))
+    await until(lambda: bool(steps))
+    assert steps[0]
+    await estate.wait_for(state="running")
 
 
 # ----------------------------------------------------------------------------------------------- its own queue

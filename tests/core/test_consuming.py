@@ -15,6 +15,7 @@ from gateway.core import Gateway, Pulled, SubscriptionResource
 from gateway.core.leasing.consuming import own_id
 from gateway.core.leasing.leases import Lease
 from gateway.errors import (
+    BrokerUnavailable,
     BudgetExceeded,
     FrameSyntaxError,
     LedgerUnavailable,
@@ -223,6 +224,25 @@ async def test_what_is_lost_before_it_is_leased_is_not_handed_out(
     may_go.set()
     assert await waiting == []
     assert await statuses(gateway.consuming.acknowledge(red, [item.lease.ack_id])) == ["SUCCESS"]
+
+
+async def test_what_is_not_wanted_and_cannot_be_buried_goes_back(
+    gateway: Gateway, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = SubscriptionSettings(
+        broker="fake", queue="orders", filter=SubscriptionFilter(selector="colour = 'red'"),
+        dead_letter_routing_key="graves",
+    )  # fmt: skip
+    red, _ = await gateway.subscriptions.put("red", settings, None)
+    await gateway.publish("fake", "", [message(b"1")])
+
+    async def no(*_: Any) -> list[BrokerUnavailable]:
+        return [BrokerUnavailable("no room for graves")]
+
+    monkeypatch.setattr(gateway.parts.dead_letters, "publish", no)
+    with pytest.raises(BrokerUnavailable, match="no room for graves"):
+        await pull(gateway, red)
+    assert [settlement for settlement, _ in upstream.settled] == [Settlement.RELEASE]
 
 
 @pytest.mark.parametrize("end", ["expired", "lost"])

@@ -117,6 +117,13 @@ async def test_a_lease_that_runs_out_counts(gateway: Gateway) -> None:
     assert await statuses(gateway.consuming.acknowledge(billing, ids(again))) == ["SUCCESS"]
 
 
+async def test_one_that_may_be_handed_out_once_is_no_redelivery(gateway: Gateway) -> None:
+    billing = await subscribe(gateway, max_deliveries=1)
+    await gateway.publish("fake", "", [message()])
+    (item,) = await pull(gateway, billing)
+    assert (item.attempt, item.redelivered) == (1, False)
+
+
 async def test_a_late_acknowledgement_counts_as_long_as_nobody_else_has_it(gateway: Gateway) -> None:
     billing = await subscribe(gateway)
     await gateway.publish("fake", "", [message()])

@@ -165,6 +165,14 @@ async def test_what_is_owed_beside_deliveries(ledger: Ledger) -> None:
     assert (await ledger.promises.standing()).later == 1
 
 
+async def test_a_keyed_publish_without_an_outcome_waits_for_its_caller(ledger: Ledger) -> None:
+    one = intent(new_id())
+    await ledger.claim_key("shop", "k", bytes(32), [one])
+    await ledger.record([entry(one.message_id, EventKind.UNKNOWN)])
+    found = await ledger.promises.standing()
+    assert (found.pending, found.parked) == (0, 1)
+
+
 async def test_only_claims_that_a_broker_holds(ledger: Ledger) -> None:
     """What a broker leases is not the ledger's."""
     one = new_id()

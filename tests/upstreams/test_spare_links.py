@@ -114,7 +114,11 @@ async def test_further_links_are_closed_with_the_broker(start: Start) -> None:
     further = broker.peers[3:]
     assert len(further) == 2
     further[0].stream.abort()  # one has ended before
+    (tidies,) = [task for task in asyncio.all_tasks() if task.get_name().startswith("spare links")]
+    ended: list[bool] = []
+    tidies.add_done_callback(lambda _: ended.append(not any(peer.of(Close) for peer in further)))
     await upstream.close(0.0)
+    assert ended == [True], "it looks for idle ones no more when they are closed"
     assert [len(peer.of(Close)) for peer in further] == [0, 1]
     assert all(peer.lost for peer in further)
 
