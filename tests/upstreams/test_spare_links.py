@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -105,7 +106,7 @@ async def test_a_link_without_consumers_is_closed(start: Start, monkeypatch: pyt
     assert again.state is ConsumerState.RUNNING
 
 
-async def test_further_links_are_closed_with_the_broker(start: Start) -> None:
+async def test_further_links_are_closed_with_the_broker(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     broker = FakeBroker(channel_max=2)
     upstream = await start(broker)
     broker.put("q")
@@ -115,10 +116,16 @@ async def test_further_links_are_closed_with_the_broker(start: Start) -> None:
     assert len(further) == 2
     further[0].stream.abort()  # one has ended before
     (tidies,) = [task for task in asyncio.all_tasks() if task.get_name().startswith("spare links")]
-    ended: list[bool] = []
-    tidies.add_done_callback(lambda _: ended.append(not any(peer.of(Close) for peer in further)))
+    closing: list[bool] = []
+    close = Link.close
+
+    async def closed(link: Link, *arguments: Any) -> None:
+        closing.append(tidies.done())
+        await close(link, *arguments)
+
+    monkeypatch.setattr(Link, "close", closed)
     await upstream.close(0.0)
-    assert ended == [True], "it looks for idle ones no more when they are closed"
+    assert closing[0], "nobody looks for idle ones any more"
     assert [len(peer.of(Close)) for peer in further] == [0, 1]
     assert all(peer.lost for peer in further)
 
