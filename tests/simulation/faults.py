@@ -153,6 +153,7 @@ class Faults:
         self._ring(alarm)
         if process.commits % 2:
             self.scene.note("fault", "killed before a commit")
+            process.is_dying = True
             raise Killed
 
     def _message(self, name: str, count: int) -> None:

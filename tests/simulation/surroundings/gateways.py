@@ -34,6 +34,8 @@ class GatewayProcess:
         """How often it was about to commit since the work has begun."""
         self.app: App | None = None
         """None: it does not run."""
+        self.is_dying = False
+        """It is killed in this turn of the loop: it cannot end in good order any more."""
         self.node = Node(self.name)
         self._seams = seams
         self._configure = configure
@@ -87,7 +89,7 @@ class GatewayProcess:
 
     def kill(self) -> None:
         """End it between two callbacks."""
-        self.app = None
+        self.app, self.is_dying = None, False
         self._vanish()
 
     def _vanish(self) -> None:
