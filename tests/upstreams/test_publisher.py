@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -31,6 +32,7 @@ from gateway.errors import (
     PublishRefused,
     Unsupported,
 )
+from gateway.session import Confirms
 from gateway.upstreams import PublishReceipt, UpstreamState
 from gateway.upstreams.publishing import publisher, waiting
 from tests.upstreams.conftest import Start
@@ -95,6 +97,20 @@ async def test_the_existence_of_an_exchange_is_remembered(
     with pytest.raises(NotFound):
         await upstream.publish("amq.direct", "k", Message())
     assert len(broker.all(Publish)) == 6
+
+
+async def test_exchanges_start_over_on_a_new_connection(broker: FakeBroker, start: Start) -> None:
+    """The broker may be another one by then, which confirms by transactions: one fills while the other commits."""
+    upstream = await start(broker)
+    await upstream.publish("amq.direct", "k", Message())
+    assert len(upstream._publisher._exchanges["amq.direct"].outlets) == 1
+    broker.capabilities = replace(broker.capabilities, confirms=Confirms.TRANSACTION)
+    for peer in broker.peers:
+        peer.stream.abort()
+    await until(lambda: upstream.state is UpstreamState.DOWN)
+    await until(lambda: upstream.state is UpstreamState.UP)
+    await upstream.publish("amq.direct", "k", Message())
+    assert len(upstream._publisher._exchanges["amq.direct"].outlets) == 2
 
 
 async def test_many_are_in_flight_and_confirmed_in_ranges(broker: FakeBroker, start: Start) -> None:
