@@ -459,6 +459,16 @@ async def test_what_is_left_of_one_that_had_this_name_is_not_taken_over(
     assert new.id != old.id
 
 
+async def test_what_is_left_of_one_that_had_this_name_need_not_be_readable(
+    endpoints: EndpointRegistry, server: Server, ledger: Ledger
+) -> None:
+    """Its keys were sealed under a secret that is not there any more."""
+    left = {"scheme": "v1", "id": "lost", "at": 1.0, "sealed": "nobody can read this"}
+    await ledger.put_resource(STATE, "shop", {"keys": [left]}, None)
+    found, created, (new,) = await endpoints.put("shop", settings(server), None)
+    assert (found.state, created, [key.id for key in found.keys]) == (EndpointState.ACTIVE, True, [new.id])
+
+
 async def test_one_whose_keys_were_not_made_gets_them_at_the_start(
     opened: Open, server: Server, ledger: Ledger
 ) -> None:
