@@ -137,6 +137,16 @@ async def test_a_full_page_is_never_cut_short(ledger: Ledger, search: Any, monke
     assert (page, cursor) == (ids[:17:-1], ids[18].hex())
 
 
+async def test_a_page_looks_at_one_message_more_than_it_may_have(
+    ledger: Ledger, search: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(searches, "CHUNK_MIN", 1)
+    monkeypatch.setattr(searches, "ROWS", 1)
+    ids = [new_id() for _ in range(10)]
+    await ledger.record([each for one in ids for each in published(one)])
+    assert search(None, 3, broker="other") == ([], ids[6].hex())
+
+
 async def test_a_name_that_is_no_utf_8(ledger: Ledger, search: Any) -> None:
     one = new_id()
     detail = {"subscription": "b\udcff"}
