@@ -383,6 +383,26 @@ async def test_what_waits_when_the_connection_dies_over_one_publish_is_sent_late
     judge(fussy, messages, await publish_all(upstream, messages), 5)
 
 
+async def test_one_alone_on_its_channel_is_not_blamed_for_what_ended_the_connection(
+    broker: FakeBroker, start: Start
+) -> None:
+    """The culprit was among several of another channel."""
+    upstream = await start(broker, proving=True)
+    fussy = Fussy(broker, closes="connection")
+    for exchange in ("", "amq.direct"):
+        await publish_all(upstream, [b"w%d" % n for n in range(30)], exchange)
+    fussy.delay = 5.0
+    innocent = asyncio.create_task(publish_all(upstream, [b"innocent"], "amq.direct"))
+    await until(lambda: fussy.stored[b"innocent"])
+    others = asyncio.create_task(publish_all(upstream, [b"1", b"poison"]))
+    await until(lambda: fussy.deaths)
+    fussy.delay = 0.005
+    one, poison = await others
+    assert isinstance(one, PublishReceipt)
+    assert isinstance(poison, RemoteError)
+    assert await innocent == [RESENT]
+
+
 async def test_a_lane_that_opens_while_the_connection_dies_over_one_publish(broker: FakeBroker, start: Start) -> None:
     """What ends the connection is no answer to those who only wait for their channel."""
     upstream = await start(broker, proving=True)
