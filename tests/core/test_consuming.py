@@ -436,6 +436,7 @@ async def test_a_rejection_of_a_lost_lease(
     (item,) = await pull(gateway, billing)
     upstream.out[0].lost = True
     assert await statuses(gateway.consuming.reject(billing, [item.lease.ack_id], "")) == ["LEASE_LOST"]
+    assert b'amqpgw_deliveries_total{broker="fake",event="lease_lost"} 1.0' in gateway.metrics.render()
 
 
 async def test_a_long_poll_gets_what_comes(gateway: Gateway, billing: SubscriptionResource) -> None:
