@@ -166,7 +166,7 @@ async def test_poison_waits_for_its_place_and_holds_up_nobody(estate: Estate, mo
 
 @pytest.mark.parametrize("estate", [("0-10", "0-9-1")], indirect=True)
 @pytest.mark.parametrize("on_loss", ["strict", "warn", "drop"])
-async def test_losses(estate: Estate, on_loss: str) -> None:
+async def test_losses(estate: Estate, on_loss: str, caplog: pytest.LogCaptureFixture) -> None:
     await estate.bridge(on_loss=on_loss, strip=True)
     await estate.fill(1, headers={"c": Typed("char", "x")})
     await estate.fill(1)
@@ -178,6 +178,7 @@ async def test_losses(estate: Estate, on_loss: str) -> None:
     await estate.take(2)
     status = await estate.wait_for(forwarded=2)
     assert sum(status.losses.values()) == 1
+    assert [record.message for record in caplog.records].count("bridge.loss") == (on_loss == "warn")
     reduced = [message for message in await estate.stored() if message.size]
     kinds = [
         [event.kind for event in (await estate.ledger.timeline(message.id)).events]  # type: ignore[union-attr]

@@ -28,6 +28,13 @@ def test_each_has_its_own_bound_while_there_is_room() -> None:
     assert one.bound(300_000) == 300_000
 
 
+def test_one_alone_has_an_equal_part_of_one() -> None:
+    _, budget = made()
+    part = budget.part("bridge", "b")
+    part.add(TOTAL // 2 + 1)
+    assert part.bound(TOTAL) == TOTAL // (2 * OVERRUN)
+
+
 def test_a_message_always_goes() -> None:
     _, budget = made(2)
     part = budget.part("bridge", "b")

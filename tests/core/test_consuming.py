@@ -61,7 +61,9 @@ async def test_publish_pull_acknowledge(
     assert id_text(item.id) == published.id
     assert (item.attempt, item.delivery.redelivered) == (None, False)
     assert gateway.consuming.lease_count("billing") == 1
+    assert b"amqpgw_leases 1.0" in gateway.metrics.render()
     assert await statuses(gateway.consuming.acknowledge(billing, [item.lease.ack_id])) == ["SUCCESS"]
+    assert b"amqpgw_leases 0.0" in gateway.metrics.render()
     assert upstream.settled == [(Settlement.ACCEPT, b"hello")]
     assert await events(gateway, item) == ["accepted", "confirmed", "delivered", "acknowledged"]
     assert gateway.consuming.lease_count("billing") == 0

@@ -12,6 +12,7 @@ from gateway.amqp.message import Message
 from gateway.amqp.operations import Settlement
 from gateway.config import SubscriptionSettings
 from gateway.core import Gateway, SubscriptionResource
+from gateway.core.leasing.broker_leases import _handable
 from gateway.core.sources import delivery_limits as module
 from gateway.core.sources.delivery_limits import DeliveryLimitGuard
 from gateway.errors import BrokerUnavailable
@@ -25,6 +26,7 @@ class Used:
     def __init__(self, body: bytes = b"x", queue: str = "orders") -> None:
         self.message, self.queue, self.exchange, self.routing_key = Message(body), queue, "", queue
         self.redelivered, self.lost, self.returns, self.limit = True, False, 19, 20
+        self.is_used_up = True
         self.channel = object()
         self.settled: list[Settlement] = []
 
@@ -105,6 +107,17 @@ async def test_they_are_kept_together_and_then_acknowledged(
     await until(lambda: not made.guard._waiting)
     made.add(again := Used(b"again"))
     await until(lambda: bool(again.settled))
+
+
+@pytest.mark.parametrize("native", [False, True])
+async def test_a_pull_hands_out_none_that_its_broker_would_drop(made: Made, native: bool) -> None:
+    """Unless the queue dead-letters them itself."""
+    made.native = native
+    fresh, used = Used(), Used()
+    fresh.is_used_up = False
+    found = await _handable(made.upstream, "orders", [fresh, used])  # type: ignore[list-item]
+    assert found == ([fresh, used] if native else [fresh])
+    assert (fresh.settled, used.settled) == ([], [] if native else [Settlement.RELEASE])
 
 
 async def test_they_stay_held_while_they_cannot_be_kept(made: Made, caplog: pytest.LogCaptureFixture) -> None:

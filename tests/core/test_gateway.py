@@ -8,6 +8,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 
 from gateway.config import SubscriptionSettings
@@ -34,6 +35,13 @@ async def test_ready_says_what_stands_in_the_way(ledger: Ledger) -> None:
     await gateway.close(1.0)
     await ledger.close()
     assert any(reason.startswith("ledger: ") for reason in gateway.ready())
+
+
+async def test_when_it_is_closed_it_asks_no_other_gateway_any_more(gateway: Gateway) -> None:
+    gateway.peers.tell("subscription", {"name": "s"})
+    client = gateway.peers._client = httpx.AsyncClient()
+    await gateway.close(1.0)
+    assert client.is_closed
 
 
 async def test_a_broker_that_is_not_required_may_be_away(gateway: Gateway, upstream: FakeUpstream) -> None:
