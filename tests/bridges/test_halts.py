@@ -213,7 +213,7 @@ async def test_an_internal_error_ends_what_runs_before_its_deliveries_go_back(
         await end_flow(within)
 
     monkeypatch.setattr(bridge, "_end_flow", ended)
-    bridge._crashed(RuntimeError("a fault of ours"))
+    bridge._crashed(RuntimeError("a defect"))
     await until(lambda: bool(steps))
     assert steps[0]
     await estate.wait_for(state="running")

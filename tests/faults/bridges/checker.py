@@ -95,7 +95,7 @@ class Recorded:
     target: str = ""
     """The broker's name in the event."""
     told: str = ""
-    """When it was done, and what is said of it besides, for a failure."""
+    """When the bridge was done with it, and whether it was resent: for the report of a failure."""
 
 
 @dataclass(slots=True)
