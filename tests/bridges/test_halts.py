@@ -205,17 +205,17 @@ async def test_an_internal_error_ends_what_runs_before_its_deliveries_go_back(
     await estate.bridge()
     await estate.wait_for(state="running")
     bridge = estate.bridges._here["b"]
-    running, steps = bridge._tasks[0], list[bool]()
-    end_flow = bridge._end_flow
+    running, end_flow = bridge._tasks[0], bridge._end_flow
+    was_over: list[bool] = []
 
     async def ended(within: float) -> None:
-        steps.append(running.done())
+        was_over.append(running.done())
         await end_flow(within)
 
     monkeypatch.setattr(bridge, "_end_flow", ended)
     bridge._crashed(RuntimeError("a defect"))
-    await until(lambda: bool(steps))
-    assert steps[0]
+    await until(lambda: bool(was_over))
+    assert was_over[0]
     await estate.wait_for(state="running")
 
 

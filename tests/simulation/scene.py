@@ -106,7 +106,7 @@ class Scene:
 
     async def end(self, process: GatewayProcess) -> None:
         """Stop a process that is to be started again."""
-        while process.app is None or process.is_dying:  # it has ended, or is just being killed
+        while process.app is None or process.is_dying:  # there is nothing to stop until it is started again
             await asyncio.sleep(0.05)
         if problem := await process.stop():
             self.problem(problem)
