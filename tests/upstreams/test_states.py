@@ -251,10 +251,12 @@ async def test_what_one_lost_link_takes_away(
 async def test_the_reason_is_that_of_a_link_that_is_down_now(broker: FakeBroker, start: Start) -> None:
     upstream = await start(broker)
     keepers: Any = upstream._keepers
+    reasons: list[str] = []
+    upstream.on_state.append(lambda upstream: reasons.append(upstream.reason))
     await upstream.publish("", "nowhere", Message())
     (publishing,) = [peer for peer in broker.peers if peer.of(Publish)]
     publishing.send(Closed(0, CloseReason.PEER, 320, "CONNECTION_FORCED - the first reason"))
-    await until(lambda: "the first reason" in upstream.reason)
+    await until(lambda: any("the first reason" in reason for reason in reasons))
     assert await upstream.wait_up(30)
     broker.down = True
     keepers["consume"].link.stream.abort()
