@@ -114,16 +114,20 @@ class Channel:
         self._requests[self.link.send(operation)] = future
         return future
 
-    async def close(self) -> None:
-        """Close the channel and wait until it is. A channel that is over is left alone."""
+    async def close(self) -> bool:
+        """Close the channel and wait until it is. A channel that is over is left alone.
+
+        True: the broker has closed it because it was asked to, so it has all that was sent before. False: the channel
+        ended in another way, and nobody knows what of the last has arrived."""
         if self.closed is not None:
-            return
+            return False
         self.abandon()
         waiter: asyncio.Future[Any] = self.link.loop.create_future()
         self._requests[-1] = waiter
         # Not awaited itself, which would raise why the channel is over: then that error held this frame, the frame the
         # channel, and the channel the error, and each channel that was closed waited for the garbage collector.
         await asyncio.wait([waiter])
+        return isinstance(self.closed, StateError)
 
     def abandon(self) -> None:
         """Begin to close the channel, without waiting for the end of it."""

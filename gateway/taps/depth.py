@@ -8,8 +8,8 @@ and a prefetch more. When all have come the consumer is cancelled, and then what
     wanted 10, prefetch 4:   at most 6 acknowledgements while there are messages to come, so at most 10 come
 
 A channel that dies may take the last acknowledgements with it. That the broker got one is only sure when it has sent
-more than a prefetch since; the others count as not given, and their messages as left. So after such a death a few
-messages more may be taken than there were, never fewer.
+more than a prefetch since, or has closed the channel because it was asked to; the others count as not given, and their
+messages as left. So after such a death a few messages more may be taken than there were, never fewer.
 """
 
 from __future__ import annotations
@@ -72,6 +72,10 @@ class Depth:
     def lose(self) -> None:
         """The channel died: what may not have reached the broker is left."""
         self.left = self.left_at_most
+        self._received = self._acknowledged = 0
+
+    def confirm(self) -> None:
+        """The broker closed the channel because it was asked to: it has all acknowledgements."""
         self._received = self._acknowledged = 0
 
     def pass_over(self) -> None:

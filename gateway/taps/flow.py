@@ -105,7 +105,7 @@ class TapFlow(Taker):
         self._deaf()
         await super().stop(within)
         if self.depth is not None:
-            await self._keep_progress(self.depth.left, 0.0)  # its channel is closed, behind all acknowledgements
+            await self._keep_progress(self.depth.left, 0.0)  # without what a channel that died may have taken with it
 
     def lost(self) -> None:
         self._deaf()
@@ -118,6 +118,15 @@ class TapFlow(Taker):
     def _before_close(self) -> None:
         if self.depth is not None:
             self._acknowledge(self.depth.release())
+
+    async def _close_consumer(self) -> bool:
+        sure = False
+        try:
+            sure = await super()._close_consumer()
+        finally:  # also where nobody waits for it any more
+            if self.depth is not None:
+                (self.depth.confirm if sure else self.depth.lose)()
+        return sure
 
     async def _prepare(self) -> None:
         if self._settings.until != "depth" or self.depth is not None:
@@ -211,8 +220,8 @@ class TapFlow(Taker):
         self._on_change()
 
     async def _is_over(self, depth: Depth) -> bool:
-        """Whether all has come that was wanted. Then what is not acknowledged yet is, and it is done; unless something
-        was lost meanwhile, which comes again."""
+        """Whether all has come that was wanted. Then what is not acknowledged yet is, and it is done when the broker
+        has it; unless something was lost meanwhile, which comes again."""
         consumer = self._consumer
         # A consumer that is to begin again with another prefetch waits for what is withheld of it.
         is_awaited = consumer is not None and consumer.changing and depth.withholds_any
@@ -224,12 +233,12 @@ class TapFlow(Taker):
         self._acknowledge(depth.release())
         if self._arrived or self._aside:
             return True
-        if depth.left > depth.passed and not gave_no_more and not self.done:
-            await self._close_consumer()
-            depth.begin(self._prefetch)
-            return False
         if not self.done:
-            await self._keep_progress(depth.left_at_most, 0.0)
+            sure = await self._close_consumer()
+            if depth.left > depth.passed and not (gave_no_more and sure):
+                depth.begin(self._prefetch)
+                return False
+            await self._keep_progress(depth.left, 0.0)
             self.done = True
             self._on_done(_why_done(depth))
         return True

@@ -141,7 +141,7 @@ class EndpointSource:
                 self._close(consumer)
             self._changed.set()
 
-    def _close(self, consumer: Consumer) -> asyncio.Task[None]:
+    def _close(self, consumer: Consumer) -> asyncio.Task[bool]:
         timer = self._ended.pop(consumer, None)
         if timer is not None:
             timer.cancel()

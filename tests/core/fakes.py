@@ -128,13 +128,14 @@ class FakeConsumer:
     async def cancel(self, within: float = 0.0) -> None:
         self.state = ConsumerState.CLOSED
 
-    async def close(self, drain: float = 0.0) -> None:
+    async def close(self, drain: float = 0.0) -> bool:
         self.state = ConsumerState.CLOSED
         for delivery in reversed(self._out):
             if not (delivery.settled or delivery.lost):
                 delivery.lose()
         if self in self.upstream.consumers:
             self.upstream.consumers.remove(self)
+        return True
 
 
 class FakeUpstream:

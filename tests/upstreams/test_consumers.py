@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
-from gateway.amqp.operations import Cancel, Consume, DeliveryTooLarge, Qos, QueryQueue, Settle, Settlement
+from gateway.amqp.operations import (
+    Cancel,
+    CloseChannel,
+    Closed,
+    CloseReason,
+    Consume,
+    DeliveryTooLarge,
+    Qos,
+    QueryQueue,
+    Settle,
+    Settlement,
+)
 from gateway.errors import AccessRefused, BrokerUnavailable, NotFound, StateError
 from gateway.upstreams import Consumer, ConsumerState, Delivery, Oversized, QueueInfo
 from gateway.upstreams.consuming import consumers
@@ -210,6 +222,44 @@ async def test_close_lets_what_is_out_be_settled(broker: FakeBroker, start: Star
     await other.close(drain=0.01)
     assert got[2].lost
     assert broker.queues["q"]
+
+
+@pytest.mark.parametrize("how", ["answered", "refused", "cut", "silent", "lost before", "lost meanwhile"])
+async def test_close_says_whether_the_broker_has_all_settlements(
+    broker: FakeBroker, start: Start, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upstream = await start(broker)
+    broker.put("q", b"1")
+    got: list[Delivery] = []
+    consumer = await upstream.consume("q", 5, got.append)
+    await until(lambda: got)
+    got[0].settle(Settlement.ACCEPT)
+
+    def refuse(peer: Peer, operation: Any) -> bool:
+        peer.close_channel(operation.channel, 406, "PRECONDITION_FAILED")
+        return True
+
+    def cut(peer: Peer, operation: Any) -> bool:
+        peer.send(Closed(0, CloseReason.EOF, 0, ""))
+        return True
+
+    def ignore(peer: Peer, operation: Any) -> bool:
+        return True
+
+    if how in ("refused", "cut", "silent"):
+        broker.on[CloseChannel] = {"refused": refuse, "cut": cut, "silent": ignore}[how]
+    if how == "silent":
+        monkeypatch.setattr(consumers, "ANSWER_TIMEOUT", 0.05)
+    if how == "lost before":
+        (peer,) = [peer for peer in broker.peers if peer.of(Consume)]
+        await consumer.cancel()
+        peer.send(Closed(0, CloseReason.EOF, 0, ""))
+        await until(lambda: not upstream.status().leases)
+        await asyncio.sleep(0.02)
+    if how == "lost meanwhile":
+        broker.on[Cancel] = cut
+    assert await consumer.close() is (how == "answered")
+    assert await consumer.close(), "nothing more was said"
 
 
 async def test_a_close_that_is_given_up_gives_everything_back(broker: FakeBroker, start: Start) -> None:

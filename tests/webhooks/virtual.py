@@ -313,7 +313,7 @@ class FakeConsumer:
         await asyncio.sleep(0.001)
         self.state = ConsumerState.CLOSED
 
-    async def close(self, drain: float = 0.0) -> None:
+    async def close(self, drain: float = 0.0) -> bool:
         await asyncio.sleep(0.001)
         self.state = ConsumerState.CLOSED
         for delivery in list(self.held):
@@ -322,6 +322,7 @@ class FakeConsumer:
             self.broker.queues[self.queue].appendleft((delivery.message, True))
         self.broker.consumers[self.queue].remove(self)
         self.broker.feed(self.queue)
+        return True
 
 
 class FakeBroker:

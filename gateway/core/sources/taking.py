@@ -313,12 +313,14 @@ class Taker:
         """The consumer ended for want of room: nothing comes from it any more."""
         return self._consumer is not None and self._consumer.state is ConsumerState.CLOSED
 
-    async def _close_consumer(self) -> None:
+    async def _close_consumer(self) -> bool:
+        """False: of the last settlements nobody knows whether the broker has them."""
         consumer, self._consumer = self._consumer, None
-        if consumer is not None:
-            if consumer.state is ConsumerState.CLOSED:
-                self._before_close()
-            await consumer.close()
+        if consumer is None:
+            return True
+        if consumer.state is ConsumerState.CLOSED:
+            self._before_close()
+        return await consumer.close()
 
     async def _is_full_for_long(self) -> bool:
         """There is no room. After a while what is out is no longer held: the consumer ends, and what has come is

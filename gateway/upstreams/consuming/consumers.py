@@ -222,16 +222,20 @@ class Consumer:
             task.cancel()
             await asyncio.wait([task])
 
-    async def close(self, drain: float = 0.0) -> None:
-        """End it. What is out may still be settled for ``drain`` seconds; the rest goes back to the queue."""
+    async def close(self, drain: float = 0.0) -> bool:
+        """End it. What is out may still be settled for ``drain`` seconds; the rest goes back to the queue.
+
+        True: the broker has all settlements. False: nobody knows whether it has the last ones."""
         if self.state is ConsumerState.CLOSED and self._channel is None:
-            return
+            return True
         await self._end()
         channel, self._channel = self._channel, None
         for holder in self._holders:
             holder.abandon()
-        if channel is None or not channel.usable:
-            return
+        if channel is None:
+            return True
+        if not channel.usable:
+            return False
         try:
             if not channel.cancelled:
                 if not self._ended:
@@ -241,10 +245,11 @@ class Consumer:
                     channel.emptied = channel.link.loop.create_future()
                     await asyncio.wait([channel.emptied], timeout=drain)
             async with asyncio.timeout(ANSWER_TIMEOUT):
-                await channel.close()
+                return await channel.close()
         except (GatewayError, TimeoutError) as error:
             log("consumer.closed_without_answer", queue=self.queue, reason=str(error))
             channel.abandon()
+            return False
         except BaseException:  # the caller waits no longer; what is out goes back all the same
             channel.abandon()
             raise
