@@ -20,7 +20,7 @@ from gateway.amqp.operations import (
     Settlement,
 )
 from gateway.errors import AccessRefused, BrokerUnavailable, NotFound, StateError
-from gateway.upstreams import Consumer, ConsumerState, Delivery, Oversized, QueueInfo
+from gateway.upstreams import Consumer, ConsumerState, Delivery, Oversized, QueueInfo, Upstream
 from gateway.upstreams.consuming import consumers
 from gateway.upstreams.topology import Topology
 from tests.upstreams.conftest import Start
@@ -253,9 +253,10 @@ async def test_close_says_whether_the_broker_has_all_settlements(
     if how == "lost before":
         (peer,) = [peer for peer in broker.peers if peer.of(Consume)]
         await consumer.cancel()
+        losses: list[Upstream] = []
+        upstream.on_state.append(losses.append)
         peer.send(Closed(0, CloseReason.EOF, 0, ""))
-        await until(lambda: not upstream.status().leases)
-        await asyncio.sleep(0.02)
+        await until(lambda: losses)
     if how == "lost meanwhile":
         broker.on[Cancel] = cut
     assert await consumer.close() is (how == "answered")
