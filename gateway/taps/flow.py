@@ -105,7 +105,7 @@ class TapFlow(Taker):
         self._deaf()
         await super().stop(within)
         if self.depth is not None:
-            await self._keep_progress(self.depth.left, 0.0)  # without what a channel that died may have taken with it
+            await self._keep_progress(self.depth.left, 0.0)  # its channel is over: what is in doubt is left
 
     def lost(self) -> None:
         self._deaf()
