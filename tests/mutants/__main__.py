@@ -52,9 +52,13 @@ class Judged:
         first, *lines = file.read_text().splitlines()
         if json.loads(first) != head:
             raise SystemExit(f"{file} is of another seed or of other code: name another file with --file")
-        for line in lines:
-            row = json.loads(line)
-            self.rows[f"{row['name']} {row['start']}"] = row
+        for number, line in enumerate(lines, 2):
+            try:
+                row = json.loads(line)
+                self.rows[f"{row['name']} {row['start']}"] = row
+            except (ValueError, KeyError, TypeError) as error:
+                text = f"{file}: line {number} is no mutant; remove the line, and the mutant is judged again"
+                raise SystemExit(text) from error
 
     def get(self, mutant: Mutant) -> dict[str, Any] | None:
         """Return what became of a mutant; None: it is not judged yet."""
@@ -122,6 +126,8 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="print the mutants and the number of their tests only")
     parser.add_argument("--table", action="store_true", help="print the table of the file only")
     options = parser.parse_args()
+    if options.mutants < 1:
+        parser.error(f"--mutants {options.mutants}: a run of no mutant shows nothing; ask for 1 or more")
     known = NamedTests(ROOT, (*PACKAGES, *BEYOND)) if options.named else CoverageMap(options.map)
     mutants = draw(ROOT, options.seed, options.mutants, options.packages)
     if options.list:

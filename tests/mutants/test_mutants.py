@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.mutants.__main__ import ROOT, Judged, table
+from tests.mutants.__main__ import ROOT, Judged, main, table
 from tests.mutants.coverage_map import CoverageMap, functions_of
 from tests.mutants.drawing import Mutant, draw, files_of, mutants_of
 from tests.mutants.judging import Judgement, Tree, Verdict, judge, judge_by_worlds
@@ -186,3 +187,14 @@ def test_a_run_continues_and_counts(project: Path, tmp_path: Path) -> None:
     assert table(rows, {second.name: "nobody sees it"}).splitlines()[1].split()[-2:] == ["100.0", "%"]
     with pytest.raises(SystemExit, match="of another seed or of other code"):
         Judged(file, 2, "code")
+    with file.open("a") as more:
+        more.write('{"name": ')
+    with pytest.raises(SystemExit, match="line 4 is no mutant; remove the line, and the mutant is judged again"):
+        Judged(file, 1, "code")
+
+
+def test_a_run_of_no_mutant_is_an_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["mutants", "--mutants", "0", "--list"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "--mutants 0: a run of no mutant shows nothing; ask for 1 or more" in capsys.readouterr().err

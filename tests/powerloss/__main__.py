@@ -43,13 +43,14 @@ def main() -> int:
     parser.add_argument("--results", type=Path, help="file with a line for each run")
     options = parser.parse_args()
     if wrong := [part for part in options.parts if part not in PARTS]:
-        parser.error(f"no such part: {', '.join(wrong)}")
+        parser.error(f"no such part: {', '.join(wrong)}; expected {', '.join(PARTS)}")
+    if options.points < 1:
+        parser.error(f"--points {options.points}: a run of no point shows nothing; ask for 1 or more")
     logging.disable()
-    known: dict[tuple[str, int], Found] = {}
-    if options.results is not None and options.results.exists():
-        for line in options.results.read_text().splitlines():
-            said = json.loads(line)
-            known[said["part"], said["seed"]] = Found(Counter(said["points"]), said["problems"])
+    try:
+        known = _known(options.results)
+    except ValueError as error:
+        parser.error(f"--results {error}")
     failed = False
     for part in options.parts or PARTS:
         total, began, used = Found(), time.monotonic(), _used()
@@ -68,9 +69,30 @@ def main() -> int:
         seconds = f"{time.monotonic() - began:.0f} s, {_used() - used:.0f} s of CPU"
         print(f"{part}: {total.points.total()} points, {len(total.problems)} problems, {seconds}")
         print("  " + ", ".join(f"{name} {number}" for name, number in sorted(total.points.items())))
+        if not total.points.total():
+            print(f"FAILED: {part} has lost and damaged nothing: that shows nothing")
+            failed = True
         failed = failed or bool(total.problems)
     print(f"SQLite {sqlite3.sqlite_version}, Python {sys.version.split()[0]}")
     return 1 if failed else 0
+
+
+def _known(results: Path | None) -> dict[tuple[str, int], Found]:
+    """Return the runs that a file has, by part and seed.
+
+    Raises:
+        ValueError: a line of the file is no run.
+    """
+    known: dict[tuple[str, int], Found] = {}
+    lines = results.read_text().splitlines() if results is not None and results.exists() else []
+    for number, line in enumerate(lines, 1):
+        try:
+            said = json.loads(line)
+            known[said["part"], said["seed"]] = Found(Counter(said["points"]), said["problems"])
+        except (ValueError, KeyError, TypeError) as error:
+            text = f"{results}: line {number} is no run; remove the line, and the run is made again"
+            raise ValueError(text) from error
+    return known
 
 
 def _used() -> float:

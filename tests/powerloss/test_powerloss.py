@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import random
+import sys
+from pathlib import Path
 
 import pytest
 
+from tests.powerloss import __main__ as command_line
 from tests.powerloss.archive import archive_rot
 from tests.powerloss.disk import KINDS, Disk
+from tests.powerloss.found import Found
 from tests.powerloss.losses import lose
 from tests.powerloss.recording import Step
 from tests.powerloss.rot import rot
@@ -69,3 +74,40 @@ def test_only_what_was_synced_is_certain() -> None:
     disk.take(Step("d", "d", 0, 0, b""))
     for kind in KINDS:
         assert disk.after(kind, chance) == {"d": None, "d/g": b"a" * 700}
+
+
+RUN = json.dumps({"part": "rot", "seed": 1, "points": {"a bit": 500}, "problems": []})
+WRONG = {
+    "--points 0": "--points 0: a run of no point shows nothing; ask for 1 or more",
+    "rott": "no such part: rott; expected losses, rot, archive",
+    "--results FILE": "FILE: line 2 is no run; remove the line, and the run is made again",
+}
+"""Arguments -> the sentence."""
+
+
+@pytest.mark.parametrize("arguments", WRONG)
+def test_arguments_that_ask_for_no_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: str
+) -> None:
+    file = tmp_path / "runs.jsonl"
+    file.write_text(f"{RUN}\n{RUN[:-20]}\n")
+    monkeypatch.setattr(sys, "argv", ["powerloss", *arguments.replace("FILE", str(file)).split()])
+    with pytest.raises(SystemExit) as ended:
+        command_line.main()
+    assert ended.value.code == 2
+    assert WRONG[arguments].replace("FILE", str(file)) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("points", [0, 500])
+def test_a_part_that_damages_nothing_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, points: int
+) -> None:
+    monkeypatch.setitem(command_line.PARTS, "archive", lambda seed, _: Found())
+    file = tmp_path / "runs.jsonl"
+    file.write_text(f"{RUN}\n")
+    part = "rot" if points else "archive"
+    monkeypatch.setattr(sys, "argv", ["powerloss", part, "--points", "500", "--results", str(file)])
+    assert command_line.main() == (0 if points else 1)
+    said = capsys.readouterr().out
+    assert f"{part}: {points} points, 0 problems" in said
+    assert ("FAILED: archive has lost and damaged nothing" in said) == (not points)

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from itertools import count, islice
 
-from tests.simulation.defects import SEEDS, planted
+from tests.simulation.defects import DEFECTS, SEEDS, planted
+from tests.simulation.mutations import MUTATIONS
 from tests.simulation.scene import Result
 from tests.simulation.shrinking import shrink
 from tests.simulation.simulation import simulate
@@ -21,6 +22,8 @@ from tests.simulation.worlds import KINDS, World, draw
 
 WORLDS_PER_DEFECT = 600
 """So many worlds are tried for a planted defect. The first one shows it until a change makes its steps others."""
+SEARCH = 100_000
+"""How many seeds in a row are looked at for a world of the kinds asked for. Of the rarest kind is one in about 300."""
 
 
 def show(result: Result, options: argparse.Namespace) -> None:
@@ -53,6 +56,8 @@ def main() -> int:
     parser.add_argument("--defects", action="store_true", help="plant each defect, and run worlds until one shows it")
     parser.add_argument("--shrink", type=float, default=60.0, help="seconds for making a world that failed smaller")
     options = parser.parse_args()
+    if wrong := what_is_wrong(options):
+        parser.error(wrong)
     begin_with({"PYTHONHASHSEED": "0", VARIABLE: options.mutation})
     if options.mutation and not is_in_place(options.mutation):
         parser.error(f"--mutation {options.mutation!r}: no world imports the module that it changes")
@@ -60,6 +65,19 @@ def main() -> int:
         return plant(options)
     with planted(options.defect) if options.defect else nullcontext():
         return run(options)
+
+
+def what_is_wrong(options: argparse.Namespace) -> str:
+    """Return why there is no world that the arguments ask for, and what to do; empty: there may be one."""
+    if unknown := [kind for kind in options.kind.split(",") if kind not in KINDS]:
+        return f"--kind {unknown[0]!r}: no kind of worlds has this name; expected {', '.join(filter(None, KINDS))}"
+    if options.worlds < 1:
+        return f"--worlds {options.worlds}: a run of no world shows nothing; ask for 1 or more"
+    if options.defect and options.defect not in DEFECTS:
+        return f"--defect {options.defect!r}: unknown. The names are in tests/simulation/defects.py."
+    if options.mutation and options.mutation not in MUTATIONS:
+        return f"--mutation {options.mutation!r}: unknown. The names are in tests/simulation/mutations.py."
+    return ""
 
 
 def begin_with(environ: Mapping[str, str]) -> None:
@@ -87,11 +105,15 @@ def plant(options: argparse.Namespace) -> int:
 
 
 def worlds_of(options: argparse.Namespace) -> Iterator[World]:
-    """Yield the worlds that the arguments ask for; without seeds they have no end."""
+    """Yield the worlds that the arguments ask for; without seeds they have no end, unless no more are found."""
+    found = options.first
     for seed in options.seeds or count(options.first):
         world = draw(seed)
         if all(KINDS[kind](world) for kind in options.kind.split(",")):
+            found = seed
             yield world
+        elif seed - found > SEARCH and not options.seeds:
+            return
 
 
 def run(options: argparse.Namespace) -> int:
@@ -105,9 +127,10 @@ def run(options: argparse.Namespace) -> int:
         return 1 if result.problems else 0
     used = time.process_time()
     began, counts, failed, done = time.monotonic(), Counter[str](), list[int](), 0
-    traces = hashlib.sha256()
+    traces, drawn = hashlib.sha256(), 0
     for world in islice(worlds_of(options), options.worlds):
         seed = world.seed
+        drawn += len(world.faults)
         result = simulate(world)
         done += 1
         counts += result.counts
@@ -121,12 +144,18 @@ def run(options: argparse.Namespace) -> int:
                 break
         if time.monotonic() - began > options.seconds or time.process_time() - used > options.cpu_seconds:
             break
+    if not done:
+        print(f"FAILED: no world is of the kinds {options.kind!r}: that shows nothing; ask for other kinds")
+        return 1
     seconds, cpu = time.monotonic() - began, time.process_time() - used
     speed = f"{cpu:.1f} s of CPU: {done / cpu:.1f} a second of one core"
     print(f"{done} worlds in {seconds:.1f} s, {speed}; failed: {failed or 'none'}")
     print(f"next seed {seed + 1}")
     print(f"traces {traces.hexdigest()[:16]}")
     print(", ".join(f"{name} {number}" for name, number in sorted(counts.items())))
+    if drawn and not counts["fault"]:
+        print(f"FAILED: none of the {drawn} faults of these worlds happened: a run without faults shows nothing")
+        return 1
     return 1 if failed else 0
 
 

@@ -48,8 +48,15 @@ class Stretch:
 
 
 def load(path: Path) -> list[Stretch]:
-    """Return what was run, by seeds."""
-    return [Stretch(**each) for each in json.loads(path.read_text())] if path.exists() else []
+    """Return what was run, by seeds.
+
+    Raises:
+        ValueError: the file is no such list.
+    """
+    try:
+        return [Stretch(**each) for each in json.loads(path.read_text())] if path.exists() else []
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path}: no list of worlds that were run ({error}); name another file with --file") from error
 
 
 def joined(stretches: Sequence[Stretch]) -> list[Stretch]:
@@ -119,7 +126,12 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=1e9, help="begin nothing after so many seconds")
     parser.add_argument("--file", type=Path, default=RESULTS)
     options = parser.parse_args()
-    long_run = LongRun(options.file, options.seconds)
+    if options.worlds < 1:
+        parser.error(f"--worlds {options.worlds}: a run of no world shows nothing; ask for 1 or more")
+    try:
+        long_run = LongRun(options.file, options.seconds)
+    except ValueError as error:
+        parser.error(f"--file {error}")
     with ThreadPoolExecutor(options.jobs) as pool:
         for _ in pool.map(long_run.run, itertools.chain(missing(long_run.stretches, options.worlds))):
             pass

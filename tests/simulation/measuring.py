@@ -138,6 +138,8 @@ def main() -> int:
     parser.add_argument("--names", nargs="+", help="only these")
     parser.add_argument("--check", action="store_true", help="run the worlds found without the mutations instead")
     options = parser.parse_args()
+    if unknown := [name for name in options.names or () if name not in entries()]:
+        parser.error(f"--names {unknown[0]!r}: unknown. The names are in mutations.py and defects.py.")
     if options.check:
         failed = spurious(results())
         print(failed or "all of these worlds are clean without the mutations")

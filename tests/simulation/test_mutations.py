@@ -67,7 +67,7 @@ def test_a_mutation_is_found_from_the_command_line() -> None:
 def test_an_unknown_mutation_is_an_error() -> None:
     found = run("--mutation", "what nobody knows", "--worlds", "1")
     assert found.returncode != 0
-    assert "mutation 'what nobody knows': unknown. The names are in tests/simulation/mutations.py." in found.stderr
+    assert "--mutation 'what nobody knows': unknown. The names are in tests/simulation/mutations.py." in found.stderr
 
 
 def test_problems_are_told_in_few_words() -> None:
