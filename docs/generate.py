@@ -1135,6 +1135,32 @@ def simulated_runs() -> Iterator[str]:
     )  # fmt: skip
 
 
+def states_hit() -> Iterator[str]:
+    """Which faults of simulated worlds have hit which states of messages, and how often."""
+    path = DOCS.parent / "tests/simulation/states.json"
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    added = ", and ".join(f"{worlds:,} with `--also {kind}`" for kind, worlds in found["added"].items())
+    failed = ", ".join(map(str, found["failed"])) or "none"
+    yield f"{found['worlds']:,} worlds, {added}, on `{found['code']}`; failed: {failed}."
+    yield ""
+    faults = list(enumerate(found["faults"].items(), 1))
+    yield from table(
+        ("", "fault", "how often"), ((f"**{number}**", fault, f"{row['times']:,}") for number, (fault, row) in faults)
+    )
+    yield ""
+    yield from table(
+        ("what something is in", *(f"{number}" for number, _ in faults)),
+        (
+            (what, *(f"{row['hits'][state]:,}" if row["hits"][state] else "–" for _, (_, row) in faults))
+            for state, what in found["states"].items()
+        ),
+    )
+    yield ""
+    for fault, reasons in found["empty"].items():
+        for state, why in reasons.items():
+            yield f"* {fault.capitalize()} while there is {found['states'][state]}: never, for {why}."
+
+
 def _mutations() -> dict[str, dict[str, Any]]:
     path = DOCS.parent / "tests/simulation/mutations.json"
     found: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
@@ -1201,6 +1227,7 @@ TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
     "mutations-planted": partial(measured_mutations, fixes=False),
     "mutations-unfound": unfound_mutations,
     "simulated-runs": simulated_runs,
+    "states-hit": states_hit,
     "spark-write-options": lambda: spark_options(spark_options_module.WriteOptions),
 }
 """Name of the block -> what makes it."""

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from itertools import count, islice
 
+from tests.simulation.adding import ADDED, added
 from tests.simulation.defects import DEFECTS, SEEDS, planted
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.scene import Result
@@ -30,6 +31,7 @@ def show(result: Result, options: argparse.Namespace) -> None:
     """Print what failed: the problems, the smallest world that still fails, its trace, and how to see it again."""
     seed = result.world.seed
     defect = f" --defect '{options.defect}'" if options.defect else ""
+    defect += f" --also {options.also}" if options.also else ""
     defect += f" --mutation '{options.mutation}'" if options.mutation else ""
     print(f"FAILED seed {seed}", *result.problems, sep="\n  - ")
     if options.shrink and not options.keep_going:
@@ -47,6 +49,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--kind", default="", help="run only worlds of these kinds, see KINDS in worlds.py")
     parser.add_argument("--seeds", type=int, nargs="+", help="run these worlds instead")
+    parser.add_argument("--also", choices=ADDED, help="add such a fault to each world, see tests/simulation/adding.py")
     parser.add_argument("--seconds", type=float, default=1e9)
     parser.add_argument("--cpu-seconds", type=float, default=1e9, help="run worlds until this much CPU is used")
     parser.add_argument("--keep-going", action="store_true", help="run on after a failure")
@@ -80,11 +83,11 @@ def what_is_wrong(options: argparse.Namespace) -> str:
     return ""
 
 
-def begin_with(environ: Mapping[str, str]) -> None:
+def begin_with(environ: Mapping[str, str], module: str = "tests.simulation") -> None:
     """Have these environment variables from the start of the process, which begins again where they differ."""
     if any(os.environ.get(name, "") != value for name, value in environ.items()):
         os.environ.update(environ)
-        os.execv(sys.executable, [sys.executable, "-m", "tests.simulation", *sys.argv[1:]])
+        os.execv(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]])
 
 
 def plant(options: argparse.Namespace) -> int:
@@ -104,11 +107,17 @@ def plant(options: argparse.Namespace) -> int:
     return 1 if missed else 0
 
 
+def world_of(seed: int, options: argparse.Namespace) -> World:
+    """Return the world of a seed, with what the arguments add to it."""
+    world = draw(seed)
+    return added(options.also, world) if options.also else world
+
+
 def worlds_of(options: argparse.Namespace) -> Iterator[World]:
     """Yield the worlds that the arguments ask for; without seeds they have no end, unless no more are found."""
     found = options.first
     for seed in options.seeds or count(options.first):
-        world = draw(seed)
+        world = world_of(seed, options)
         if all(KINDS[kind](world) for kind in options.kind.split(",")):
             found = seed
             yield world
@@ -119,7 +128,7 @@ def worlds_of(options: argparse.Namespace) -> Iterator[World]:
 def run(options: argparse.Namespace) -> int:
     """Run worlds. Return the exit code."""
     if options.seed is not None:
-        result = simulate(draw(options.seed))
+        result = simulate(world_of(options.seed, options))
         print(*result.trace, sep="\n")
         print(f"{result.fingerprint} {result.steps} steps, {result.seconds:.1f} s of virtual time")
         if result.problems:
