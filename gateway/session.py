@@ -99,7 +99,7 @@ class Capabilities:
     """``message_count`` includes deliveries that are out."""
     transient_overtakes: bool = False
     """A transient message may come into its queue before persistent ones that were published earlier on the same
-    channel (Broker-J's classic versions)."""
+    channel (Broker-J; in 0-10 only where it stores them on a disk)."""
     absolute_expiration: bool = False
     """``expiration`` on the wire is milliseconds since 1970 (Broker-J's classic versions)."""
     routes_copies: bool = False

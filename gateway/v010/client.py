@@ -237,6 +237,7 @@ def learn(properties: Table, mechanisms: tuple[str, ...]) -> Capabilities:
         distributed=True,
         unknown_exchange_reported=not qpid,
         counts_unacked=qpid,
+        transient_overtakes=qpid,
         redeclare_checked=not qpid,
         durable_storage=str(properties.get("durable_storage")).lower() != "false",
     )

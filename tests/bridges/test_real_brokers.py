@@ -69,11 +69,12 @@ async def real(
     unique_name: Callable[[str], str],
     request: pytest.FixtureRequest,
 ) -> AsyncIterator[Real]:
-    """Between two brokers, named as ``("rabbitmq", "0-8")``; Broker-J's virtual host in memory."""
+    """Between two brokers, named as ``("rabbitmq", "0-8")``; Broker-J's virtual host in memory, or that on a disk."""
     servers = {
         "rabbitmq": rabbitmq.url,
         "rabbitmq-3.10": rabbitmq310.url,
         "brokerj": lambda version: brokerj.url(version, "memory"),
+        "brokerj-stored": brokerj.url,
     }
     old, new = (servers[serving(kind, version)](version) for kind, version in request.param)
     real = Real(tmp_path, old, new, unique_name)
@@ -99,6 +100,19 @@ async def test_in_order_and_once(real: Real) -> None:
     came = await real.take(600, real.target)
     assert [int(delivery.message.body) for delivery in came] == list(range(1, 601))
     assert (await real.wait_for(source_messages=0)).resent == 0
+
+
+@pytest.mark.parametrize("acknowledge", ["on-confirm", "dtx"])
+@pytest.mark.parametrize("real", [((RABBITMQ, "0-9-1"), ("brokerj-stored", "0-10"))], indirect=True, ids=[""])
+async def test_transient_messages_among_persistent_ones_keep_their_place(real: Real, acknowledge: str) -> None:
+    """Broker-J would let them overtake where it writes the others to a disk."""
+    for number in range(200):
+        message = Message(b"%d" % number, Properties(delivery_mode=1 if number % 2 else 2))
+        assert (await real.old.publish("", real.source, message)).routed
+    await real.bridge(prefetch=50, acknowledge=acknowledge)
+    await real.wait_for(forwarded=200, in_flight=0)
+    came = await real.take(200, real.target)
+    assert [int(delivery.message.body) for delivery in came] == list(range(200))
 
 
 @pytest.mark.parametrize("real", PAIRS, indirect=True, ids=lambda pair: "-".join(map(" ".join, pair)))

@@ -35,6 +35,18 @@ def test_broker_j_empties_those_that_it_cannot_unpack() -> None:
     assert b"no gzip" not in transcript.from_server
 
 
+@pytest.mark.parametrize("version", ["0-8", "0-9-1", "0-10"])
+def test_broker_j_lets_transient_messages_overtake_persistent_ones(version: str) -> None:
+    """The first of three messages is persistent. The second one has an empty body, the third a long one. In the classic
+    versions a message of the virtual host's properties comes before all of them."""
+    transcript = golden.load(f"brokerj-{version}")
+    sent, came = transcript.from_client, transcript.from_server
+    assert 0 < sent.index(b"golden \x00\xff") < sent.index(bytes(range(256)))
+    first = came.index(b"golden \x00\xff")
+    transfer = b"\x04\x01\x01\x00\x07\x00\x05judge" if version == "0-10" else b"\x00\x3c\x00\x3c\x011"
+    assert came[:first].count(transfer) > 2, "another message comes before it"
+
+
 def _methods(name: str) -> list[int]:
     """The methods of class basic that a broker sent from the first delivery on."""
     found, data = [], golden.load(name).from_server

@@ -194,5 +194,7 @@ def test_what_is_learned() -> None:
     broker_j = learn({"product": "Apache Qpid Broker-J Core", "version": 9}, ("PLAIN",))
     assert broker_j.confirms is Confirms.COMPLETION
     assert (broker_j.unknown_exchange_reported, broker_j.counts_unacked, broker_j.product_version) == (False, True, "")
+    assert broker_j.transient_overtakes
     other = learn({"product": "x", "durable_storage": "false"}, ())
+    assert not other.transient_overtakes
     assert (other.unknown_exchange_reported, other.counts_unacked, other.durable_storage) == (True, False, False)
