@@ -186,12 +186,16 @@ _EASY: Final = 8_192
 """How long a text may be to be carried for sure."""
 
 
+_AN_ARRAY: Final[list[Value]] = [0]
+"""Stands for one that is not empty, since each of its items is looked at anyway. Broker-J cannot store empty ones."""
+
+
 def _fit_value(value: Value, carries: Carries, path: Path, notes: Notes, plain: frozenset[type]) -> Value:
     for _ in range(STEPS_MAX):
         kind = type_of(value)
         if kind == "table" and value:
             return fit_headers(value, carries, notes, path, plain)
-        if kind == "array" and carries(kind, []):
+        if kind == "array" and carries(kind, value and _AN_ARRAY):
             return [_fit_value(item, carries, (*path, index), notes, plain) for index, item in enumerate(value)]
         if kind != "array" and _carried(kind, value, path, carries):
             return value

@@ -87,6 +87,8 @@ _SIMPLE = frozenset({str, int, bool, float, bytes, Timestamp, type(None)})
 _PLAIN: Final[frozenset[type]] = frozenset({str, bool, float, bytes, type(None)})
 """Of these even Broker-J keeps every value."""
 _TEXT_MAX = 0xFFFF // 4
+_EMPTY_ARRAY: Final = b"\xa9\x00\x00\x00\x04\x00\x00\x00\x00"
+"""A list without items (section 2.2.3), which Broker-J keeps in memory and cannot store."""
 _OWN: Final = frozenset({DELIVERY_PROPERTIES, MESSAGE_PROPERTIES})
 """The structs that are written again, or passed on separately."""
 
@@ -163,6 +165,8 @@ def _nowhere(value: Any) -> object:
 
 
 def _broker_j_carries(kind: str, value: Value) -> bool:
+    if kind == "array" and value == []:  # it ends the session (541) where its virtual host is on a disk
+        return False
     return (kind in BROKER_J_KEEPS or kind in (KEY, ITEM)) and carries(kind, value)
 
 
@@ -517,7 +521,7 @@ def passes(raw: RawProperties, broker_j: bool) -> bool | None:
     """Whether undecoded message-properties may be sent as the octets they are: True if the broker's timestamp, too,
     means the same there, None if they may not."""
     if raw.dialect == (DIALECT_OF_BROKER_J if broker_j else DIALECT):
-        return True
+        return None if broker_j and _EMPTY_ARRAY in raw.octets else True
     return False if not broker_j and raw.dialect == DIALECT_OF_BROKER_J else None
 
 

@@ -115,6 +115,27 @@ async def test_transient_messages_among_persistent_ones_keep_their_place(real: R
     assert [int(delivery.message.body) for delivery in came] == list(range(200))
 
 
+@pytest.mark.parametrize(
+    "real",
+    [((kind, version), ("brokerj-stored", "0-10")) for kind, version in ((RABBITMQ, "0-9-1"), (BROKERJ, "0-10"))],
+    indirect=True,
+    ids=lambda pair: pair[0][0],
+)
+async def test_empty_arrays_come_to_a_disk(real: Real) -> None:
+    """Broker-J ends the session over one that it is to store, and keeps one in memory."""
+    headers = {"a": [], "b": [1, [], {"c": []}], "d": {}}
+    for number in range(5):
+        message = Message(b"%d" % number, Properties(delivery_mode=2, headers=headers))
+        assert (await real.old.publish("", real.source, message)).routed
+    await real.bridge()
+    await real.wait_for(forwarded=5, in_flight=0, state="running")
+    for number, delivery in enumerate(await real.take(5, real.target)):
+        assert int(delivery.message.body) == number
+        found = delivery.message.properties.headers
+        assert found is not None
+        assert {name: found[name] for name in headers} == headers
+
+
 @pytest.mark.parametrize("real", PAIRS, indirect=True, ids=lambda pair: "-".join(map(" ".join, pair)))
 async def test_a_pause_gives_back_what_was_not_forwarded(real: Real) -> None:
     await real.bridge(prefetch=50, messages_per_second=200)

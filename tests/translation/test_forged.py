@@ -136,6 +136,8 @@ def test_a_header_of_any_shape(end: str, entry: Value) -> None:
     headers = {**(WIRE.headers or {}), RESERVED: entry}
     plain = replace(plain, expiration=None, message_id=None)
     message = ENDS[end].there_and_back(Message(b"", replace(WIRE, headers=headers, expiration=None, message_id=None)))
+    if (end, entry) == ("0-10 qpid", []):  # it has to be reshaped, and the note of that takes its place
+        del headers[RESERVED]
     assert message.properties.headers == headers, "no header of ours is left alone"
     assert digest(message) == digest(Message(b"", plain))
     sent = forward(message, {"id": "0190"}).properties.headers
