@@ -24,6 +24,7 @@ from queue import Empty
 from typing import Any
 
 import sqlalchemy as sa
+from anyio._backends._asyncio import CancelScope
 from httpx._transports import default
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -159,7 +160,7 @@ CUT_OFF = "the connection was cut off"
 TASKS: Any = getattr(asyncio.tasks, "_scheduled_tasks" if sys.version_info >= (3, 12) else "_all_tasks")
 """What the interpreter remembers tasks in."""
 
-IN_SETS = (HttpToolsProtocol, Served, Consumer, LeaseChannel, Upstream)
+IN_SETS = (CancelScope, HttpToolsProtocol, Served, Consumer, LeaseChannel, Upstream)
 """Classes whose objects are held in sets that somebody goes through. By their place in memory the order would be
 another one in each process."""
 
