@@ -69,12 +69,12 @@ async def real(
     unique_name: Callable[[str], str],
     request: pytest.FixtureRequest,
 ) -> AsyncIterator[Real]:
-    """Between two brokers, named as ``("rabbitmq", "0-8")``; Broker-J's virtual host in memory, or that on a disk."""
+    """Between two brokers, named as ``("rabbitmq", "0-8")``; Broker-J's virtual host on a disk, or that in memory."""
     servers = {
         "rabbitmq": rabbitmq.url,
         "rabbitmq-3.10": rabbitmq310.url,
-        "brokerj": lambda version: brokerj.url(version, "memory"),
-        "brokerj-stored": brokerj.url,
+        "brokerj": brokerj.url,
+        "brokerj-memory": lambda version: brokerj.url(version, "memory"),
     }
     old, new = (servers[serving(kind, version)](version) for kind, version in request.param)
     real = Real(tmp_path, old, new, unique_name)
@@ -103,7 +103,7 @@ async def test_in_order_and_once(real: Real) -> None:
 
 
 @pytest.mark.parametrize("acknowledge", ["on-confirm", "dtx"])
-@pytest.mark.parametrize("real", [((RABBITMQ, "0-9-1"), ("brokerj-stored", "0-10"))], indirect=True, ids=[""])
+@pytest.mark.parametrize("real", [((RABBITMQ, "0-9-1"), (BROKERJ, "0-10"))], indirect=True, ids=[""])
 async def test_transient_messages_among_persistent_ones_keep_their_place(real: Real, acknowledge: str) -> None:
     """Broker-J would let them overtake where it writes the others to a disk."""
     for number in range(200):
@@ -117,7 +117,7 @@ async def test_transient_messages_among_persistent_ones_keep_their_place(real: R
 
 @pytest.mark.parametrize(
     "real",
-    [((kind, version), ("brokerj-stored", "0-10")) for kind, version in ((RABBITMQ, "0-9-1"), (BROKERJ, "0-10"))],
+    [(source, (BROKERJ, "0-10")) for source in ((RABBITMQ, "0-9-1"), ("brokerj-memory", "0-10"))],
     indirect=True,
     ids=lambda pair: pair[0][0],
 )

@@ -35,9 +35,9 @@ def relay(brokerj: BrokerJ) -> Iterator[Relay]:
 
 
 @pytest.fixture
-def java(version: str, relay: Relay, judge: Judge) -> Iterator[JudgeConnection]:
+def java(version: str, brokerj: BrokerJ, relay: Relay, judge: Judge) -> Iterator[JudgeConnection]:
     """A connection of the Java client, in the version of the test, through the relay."""
-    connection = judge.connect(version, relay.port, "memory")
+    connection = judge.connect(version, relay.port, brokerj.virtual_host)
     yield connection
     connection.close()
 
@@ -52,7 +52,7 @@ def queue(java: JudgeConnection, unique_name: Callable[[str], str]) -> Iterator[
 
 @pytest.fixture
 async def upstream(version: str, brokerj: BrokerJ, connect: Connect) -> Upstream:
-    return await connect(brokerj.url(version, "memory"))
+    return await connect(brokerj.url(version))
 
 
 async def take(upstream: Upstream, queue: str) -> Message:

@@ -13,9 +13,6 @@ from gateway.v010.encoders import ENCODERS
 from tests.servers import BrokerJ, MainRabbitMQ, RabbitMQ, RabbitMQ310
 from tests.servers.process import State
 
-MEMORY: Final = "memory"
-"""Broker-J's virtual host for these tests: nothing depends on what is on disk."""
-
 
 @dataclass(frozen=True)
 class End:
@@ -56,7 +53,7 @@ class End:
         """Where it listens."""
         if self.broker == "rabbitmq":
             return (servers.rabbitmq310 if self.version == "0-8" else servers.rabbitmq).url(self.version)
-        return servers.brokerj.url(self.version, MEMORY)
+        return servers.brokerj.url(self.version)
 
 
 @dataclass(frozen=True)
