@@ -125,7 +125,7 @@ async def far_end(request: pytest.FixtureRequest) -> AsyncIterator[FarEnd]:
         await embedded.stop()
     else:
         server = request.getfixturevalue(serving(kind, version))
-        end = FarEnd(kind, version, server.port, "memory" if kind == "brokerj" else "/", queue_type="".join(more))
+        end = FarEnd(kind, version, server.port, queue_type="".join(more))
         yield end
         await end.close()
 
