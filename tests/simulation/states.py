@@ -151,7 +151,7 @@ def main() -> int:
     """Run worlds, and write what their faults have hit."""
     parser = argparse.ArgumentParser("python -m tests.simulation.states")
     parser.add_argument("--worlds", type=int, default=3_000, help="how many are run (3000)")
-    parser.add_argument("--added", type=int, default=600, help="so many again with each fault of adding.py (600)")
+    parser.add_argument("--added", type=int, default=600, help="how many run again with each fault of adding.py (600)")
     options = parser.parse_args()
     if min(options.worlds, options.added) < 1:
         parser.error("a run of no world shows nothing; ask for 1 or more")

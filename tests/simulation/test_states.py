@@ -16,7 +16,7 @@ from tests.simulation.undoing import ROOT
 from tests.simulation.worlds import draw
 
 WORLDS = 40
-"""So many run with each added fault."""
+"""How many run with each added fault."""
 
 
 def python(*arguments: str) -> subprocess.CompletedProcess[str]:
