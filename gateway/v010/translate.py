@@ -88,7 +88,7 @@ _PLAIN: Final[frozenset[type]] = frozenset({str, bool, float, bytes, type(None)}
 """Of these even Broker-J keeps every value."""
 _TEXT_MAX = 0xFFFF // 4
 _EMPTY_ARRAY: Final = b"\xa9\x00\x00\x00\x04\x00\x00\x00\x00"
-"""A list without items (section 2.2.3), which Broker-J keeps in memory and cannot store."""
+"""A list without items (its size and count, section 2), which Broker-J keeps in memory and cannot store."""
 _OWN: Final = frozenset({DELIVERY_PROPERTIES, MESSAGE_PROPERTIES})
 """The structs that are written again, or passed on separately."""
 
