@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 
+from gateway.ledger import EventKind
+from gateway.ledger.writing.states import LATE_KINDS
 from tests.faults.proxy import Proxy
 from tests.ledgers import sqlite_ledger
 from tests.servers import PostgreSQL
@@ -40,9 +42,15 @@ print("locked", flush=True)
 sys.stdin.read()
 connection.execute("ROLLBACK")
 """
+_OF_COPIES: Final = ", ".join(f"'{kind.value}'" for kind in (*LATE_KINDS, EventKind.DUPLICATE_DROPPED))
 _CHECKS: Final = {
-    "events that are there twice": """
-        SELECT count(*) FROM (SELECT 1 FROM events GROUP BY message_id, kind, at HAVING count(*) > 1) AS doubled""",
+    "events that are there twice": f"""
+        SELECT count(*) FROM (
+            SELECT 1 FROM events AS each GROUP BY message_id, kind, at HAVING count(*) > 1 + CASE
+                WHEN kind IN ({_OF_COPIES}) THEN
+                    (SELECT count(*) FROM events AS sent
+                        WHERE sent.message_id = each.message_id AND sent.kind = 'resent')
+                ELSE 0 END) AS doubled""",
     "messages that were accepted twice": """
         SELECT count(*) FROM (
             SELECT 1 FROM events WHERE kind = 'accepted' GROUP BY message_id HAVING count(*) > 1) AS doubled""",
@@ -51,7 +59,8 @@ _CHECKS: Final = {
             SELECT 1 FROM events GROUP BY shard HAVING max(sequence) - min(sequence) + 1 <> count(*)) AS gaps""",
     "answers that are still owed": "SELECT count(*) FROM obligations WHERE status <> 'parked'",
 }
-"""What must be 0 at the end of a run -> how to count it."""
+"""What must be 0 at the end of a run -> how to count it. A message that was sent again may be in its queue twice. Where
+one pull hands out both copies, each has its event, at one time."""
 
 
 class Place:

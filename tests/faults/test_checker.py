@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from tests.faults.checker import (
@@ -16,6 +20,7 @@ from tests.faults.checker import (
     row,
     table,
 )
+from tests.faults.ledgers import SqliteFile
 
 A = digest(b"a", {"message_id": "a", "priority": None}, {"n": 1})
 B = digest(b"b", {}, {})
@@ -214,3 +219,27 @@ def test_the_table() -> None:
         "|         0 |      10 |      12 |"
     )
     assert len({len(line) for line in lines}) == 1
+
+
+@pytest.mark.parametrize(
+    ("kinds", "doubled"),
+    [
+        (["accepted", "confirmed", "delivered", "acknowledged"], 0),
+        (["accepted", "confirmed", "delivered", "delivered"], 1),
+        (["accepted", "resent", "confirmed", "delivered", "delivered", "acknowledged", "acknowledged"], 0),
+        (["accepted", "resent", "confirmed", "delivered", "delivered", "delivered"], 1),
+        (["accepted", "resent", "confirmed", "confirmed"], 1),
+    ],
+)
+def test_an_event_that_is_there_twice_is_found_unless_there_are_two_copies(kinds: list[str], doubled: int) -> None:
+    run: Any = SimpleNamespace(name="run")
+    with SqliteFile() as place:
+        with sqlite3.connect(place.file) as connection:
+            rows = [(0, number, bytes(16), kind, 1, "b", "", b"") for number, kind in enumerate(kinds)]
+            connection.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+        connection.close()
+        if not doubled:
+            place.check(run)
+            return
+        with pytest.raises(AssertionError, match=f"run: {doubled} events that are there twice"):
+            place.check(run)
