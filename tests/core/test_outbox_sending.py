@@ -383,6 +383,52 @@ async def test_what_was_claimed_for_a_broker_that_was_stopped_is_free(
     await sender.stop("other", 1.0)
 
 
+async def test_work_is_not_given_up_before_what_is_being_claimed_is_free(
+    gateway: Gateway, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who sends for the broker from then on would find newer messages only, and send them first."""
+    sender = gateway.outbox.sender
+    claimed, go_on = hold_claims(monkeypatch)
+    (result,) = await put(gateway, b"1")
+    await claimed.wait()
+    stopping = asyncio.create_task(sender.stop("fake", 60.0))
+    await quiet()
+    assert not stopping.done()
+    go_on.set()
+    await stopping
+    row = (await gateway.outbox.get(parse_id(result.id))).row
+    assert row is not None
+    assert not row.claimed
+    assert row.reason == {}
+    await sender.start("fake")
+    await settled(gateway, [result])
+
+
+async def test_nothing_is_claimed_for_work_that_was_lost_a_moment_before(
+    gateway: Gateway, upstream: FakeUpstream, claims: list[Sequence[str]]
+) -> None:
+    """The claim would be made under the next lease, and take what is another process's to send."""
+    sender = gateway.outbox.sender
+    create, made = asyncio.get_running_loop().create_task, []
+
+    def lose(work: Any, **options: Any) -> Any:
+        task = create(work, **options)
+        if options.get("name") == "outbox fetch":
+            made.append(task)
+            sender.lost("fake")
+        return task
+
+    claims.clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(asyncio.get_running_loop(), "create_task", lose)
+        (result,) = await put(gateway, b"1")
+        await until(lambda: made)
+        await quiet()
+    assert claims == []
+    await sender.start("fake")
+    await settled(gateway, [result])
+
+
 async def test_what_was_claimed_for_a_broker_that_is_no_longer_configured_is_free(
     gateway: Gateway, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -97,6 +97,9 @@ class _Lane:
 class OutboxSender:
     """Sends outbox entries, and records what became of each."""
 
+    outdated = ()
+    """It looks every :data:`LOOK_EVERY` seconds in any case."""
+
     def __init__(
         self,
         ledger: Ledger,
@@ -117,6 +120,8 @@ class OutboxSender:
         self._lanes: dict[str, _Lane] = {}
         self._wake = asyncio.Event()
         self._runner: asyncio.Task[None] | None = None
+        self._fetching: asyncio.Task[int] | None = None
+        """Claims what is due, and hands it on."""
         self._recovery: asyncio.Task[None] | None = None
         self._is_asked_again = False
         """More may have come to be in doubt than the look under way finds."""
@@ -148,12 +153,17 @@ class OutboxSender:
     async def stop(self, name: str, within: float) -> None:
         """Send no more for this broker; what is on its way has ``within`` seconds, and is in doubt after that."""
         lane = self._lanes.pop(name, None)
-        if lane is not None and lane.task is not None:
+        if lane is not None:
+            # What is claimed now goes back before somebody else sends for the broker: newer ones must not pass it.
+            under_way = [task for task in (self._fetching, lane.task) if task is not None]
             try:
-                await asyncio.wait([lane.task], timeout=within)
+                if under_way:
+                    await asyncio.wait(under_way, timeout=within)
             finally:  # also where it is lost meanwhile, and nobody waits for its end
-                lane.task.cancel()
-            await asyncio.wait([lane.task])
+                if lane.task is not None:
+                    lane.task.cancel()
+            if lane.task is not None:
+                await asyncio.wait([lane.task])
             if lane.batch:
                 try:
                     async with asyncio.timeout(within + GRACE):
@@ -197,14 +207,11 @@ class OutboxSender:
                     await self._wake.wait()
             self._wake.clear()
             try:
-                while ready := self._ready(clock.monotonic()):
-                    rows = await self._claim(ready)
-                    by_broker: dict[str, list[OutboxEntry]] = {}
-                    for row in rows:
-                        by_broker.setdefault(row.broker, []).append(row)
-                    for broker, batch in by_broker.items():
-                        self._send_soon(broker, batch)
-                    if len(rows) < BATCH:
+                while self._ready():
+                    # Not ended with this task: nobody would have what is claimed meanwhile, and nobody could claim it.
+                    self._fetching = asyncio.get_running_loop().create_task(self._fetch(), name="outbox fetch")
+                    self._fetching.add_done_callback(_heard)
+                    if await asyncio.shield(self._fetching) < BATCH:
                         break
                 said = ""
             except LedgerUnavailable as error:
@@ -216,22 +223,31 @@ class OutboxSender:
                 log("outbox.failed", logging.ERROR, exc_info=error)
                 await clock.sleep(LOOK_EVERY)
 
-    async def _claim(self, ready: Sequence[str]) -> list[OutboxEntry]:
-        """What is due. A worker that is stopped meanwhile releases it; otherwise nobody would have it and nobody could
-        claim it."""
-        claim = asyncio.get_running_loop().create_task(self._ledger.outbox.claim(BATCH, ready))
-        try:
-            return await asyncio.shield(claim)
-        except asyncio.CancelledError:
-            self._spawn(self._let_go_of(claim))
-            raise
+    async def _fetch(self) -> int:
+        """Claim what is due, and have it sent; how much that is. What this process does not send any more goes back.
 
-    async def _let_go_of(self, claim: asyncio.Task[list[OutboxEntry]]) -> None:
-        with suppress(LedgerUnavailable):  # then nothing was claimed
-            await self._let_go(await claim, resent=False)
+        Who sends is found out here, in the turn of the loop in which the claim is made under the lease of now: under a
+        later one, it would take what is another process's to send."""
+        lanes = {name: self._lanes[name] for name in self._ready()}
+        if not lanes:
+            return 0
+        rows = await self._ledger.outbox.claim(BATCH, list(lanes))
+        by_broker: dict[str, list[OutboxEntry]] = {}
+        for row in rows:
+            by_broker.setdefault(row.broker, []).append(row)
+        left: list[OutboxEntry] = []
+        for broker, batch in by_broker.items():
+            if self._lanes.get(broker) is lanes[broker]:
+                self._send_soon(lanes[broker], broker, batch)
+            else:
+                left += batch
+        if left:
+            await self._let_go(left, resent=False)
+        return len(rows)
 
-    def _ready(self, now: float) -> list[str]:
+    def _ready(self) -> list[str]:
         """The brokers that may be sent to: owned, up, and without a batch under way."""
+        now = clock.monotonic()
         return [
             name for name, lane in self._lanes.items() if not lane.busy and lane.not_before <= now and self._is_up(name)
         ]
@@ -240,11 +256,7 @@ class OutboxSender:
         upstream = self._brokers.get(broker)  # None: it was taken out of the configuration a moment ago
         return upstream is not None and upstream.state is UpstreamState.UP
 
-    def _send_soon(self, broker: str, batch: list[OutboxEntry]) -> None:
-        lane = self._lanes.get(broker)
-        if lane is None:  # stopped in between
-            self._spawn(self._let_go(batch, resent=False))
-            return
+    def _send_soon(self, lane: _Lane, broker: str, batch: list[OutboxEntry]) -> None:
         lane.batch = batch
         lane.task = asyncio.get_running_loop().create_task(self._send_all(lane, broker), name=f"outbox {broker}")
 
@@ -455,6 +467,12 @@ class OutboxSender:
 
 def _gone(entry: OutboxEntry) -> LogEntry:
     return LogEntry(entry.message_id, EventKind.UNKNOWN, clock.now_ns() // 1000, entry.broker, "", GONE)
+
+
+def _heard(fetching: asyncio.Task[int]) -> None:
+    """Its error is that of who waits for it, if somebody does still."""
+    if not fetching.cancelled():
+        fetching.exception()
 
 
 async def _ended(task: asyncio.Task[None]) -> None:
