@@ -108,8 +108,10 @@ class Runner:
         self._stopping = True
         self._wake.set()
         if self._task is not None:
-            await asyncio.wait([self._task], timeout=within)
-            self.drop()
+            try:
+                await asyncio.wait([self._task], timeout=within)
+            finally:  # also where it is lost meanwhile, and nobody waits for its end
+                self.drop()
             await asyncio.wait([self._task])
 
     def drop(self) -> None:

@@ -122,6 +122,32 @@ async def test_what_there_was_no_room_for_goes_back_at_the_end(
     assert gateway.parts.byte_budget.held == 0
 
 
+async def test_what_is_lost_while_it_stops_takes_nothing_although_its_consumer_starts_later(
+    make: Make, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its broker is paused when the work is to go elsewhere, and the lease runs out meanwhile."""
+    consume, asked, go_on = upstream.consume, asyncio.Event(), asyncio.Event()
+
+    async def slow(*arguments: Any, **options: Any) -> FakeConsumer:
+        asked.set()
+        await go_on.wait()
+        return await consume(*arguments, **options)
+
+    monkeypatch.setattr(upstream, "consume", slow)
+    taker = make()
+    taker.begin()
+    await asked.wait()
+    stopping = asyncio.create_task(taker.stop(60.0))
+    await asyncio.sleep(0.02)
+    stopping.cancel()
+    taker.lost()
+    with pytest.raises(asyncio.CancelledError):
+        await stopping
+    go_on.set()
+    await asyncio.sleep(0.05)
+    assert not upstream.consumers
+
+
 @pytest.mark.parametrize("healthy", [True, False])
 async def test_what_is_set_aside_has_time_where_the_ledger_can_be_written(
     make: Make, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch, healthy: bool

@@ -306,6 +306,21 @@ async def test_stopped_it_is_dropped_when_its_time_is_up() -> None:
     assert bench.saved[-1].flying == ("key 0",), "whether it was sent is not known"
 
 
+async def test_lost_while_it_stops_it_is_dropped_at_once() -> None:
+    bench = Bench(1)
+    bench.hold = asyncio.Event()
+    bench.runner.start()
+    await bench.until(lambda: bool(bench.sent))
+    stopping = asyncio.create_task(bench.runner.stop(60.0))
+    await asyncio.sleep(0.01)
+    stopping.cancel()
+    await asyncio.wait([stopping])
+    task = bench.runner._task
+    assert task is not None
+    await asyncio.wait([task], timeout=5)
+    assert task.cancelled()
+
+
 @pytest.mark.parametrize("wish", [Wish.RUN, Wish.CANCEL])
 async def test_what_was_under_way_is_counted_where_the_ledger_knows_it(wish: Wish) -> None:
     bench = Bench(3, flying=("key 0", "key 1"), position="0", wish=wish, found=4, sent=4)

@@ -163,12 +163,14 @@ class Taker:
         consumer = self._consumer
         if task is not None:
             self._wake.set()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(within):
-                    if consumer is not None:
-                        await consumer.cancel(max(within / 2, 0.1))
-                    await asyncio.wait([task])
-            task.cancel()
+            try:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(within):
+                        if consumer is not None:
+                            await consumer.cancel(max(within / 2, 0.1))
+                        await asyncio.wait([task])
+            finally:  # also where it is lost meanwhile: nobody has the consumer that it may be starting
+                task.cancel()
             await asyncio.wait([task])
             await self._aside.close(DEAD_LETTER_SECONDS if self._parts.ledger.healthy else 0.0)
         self._before_close()
