@@ -79,6 +79,9 @@ class Preview(msgspec.Struct, kw_only=True):
 class Replays:
     """The replays of a gateway."""
 
+    outdated = ()
+    """Each runner reads what is wished for again and again."""
+
     def __init__(
         self, gateway: Gateway, endpoints: EndpointRegistry | None = None, sender: Sender | None = None
     ) -> None:

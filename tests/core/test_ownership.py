@@ -119,6 +119,7 @@ class Recorder:
         self.running: set[str] = set()
         self.said: list[str] = []
         self.failing: set[str] = set()
+        self.outdated: list[str] = []
         self.slow = asyncio.Event()
         self.slow.set()
 
@@ -443,6 +444,20 @@ async def test_another_process_says_that_a_name_stands_for_something_else(rows: 
     await asyncio.sleep(0.02)
     assert process.worker.said.count("refresh a") == 1
     assert "refresh b" not in process.worker.said
+
+
+async def test_what_was_changed_without_notice_is_read_again_where_names_are_listed(
+    rows: Rows, processes: list[Process], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The notice of another process may be lost."""
+    monkeypatch.setattr(module, "NAMES_EVERY", 0.02)
+    await begin(rows, processes, 1, ["a", "b"])
+    (process,) = processes
+    await until(lambda: process.running == {"a", "b"})
+    process.worker.outdated = ["a", "elsewhere"]
+    await until(lambda: "refresh a" in process.worker.said)
+    process.worker.outdated = []
+    assert not {"refresh b", "refresh elsewhere"} & set(process.worker.said)
 
 
 async def test_what_could_not_be_read_again_is_tried_again(

@@ -205,6 +205,29 @@ async def test_there_are_names_only_where_there_is_something_to_do(work: Noting)
     assert work.made == []
 
 
+async def test_what_is_done_by_other_settings_than_those_listed_is_outdated(work: Noting) -> None:
+    for name in ("same", "changed", "idle", "resumed", "deleted", "elsewhere", "failing"):
+        work.settings.put(name)
+    work.settings.there["idle"].has_work = work.settings.there["resumed"].has_work = False
+    for name in ("same", "changed", "idle", "resumed", "deleted"):
+        await work.start(name)
+    work.failures.append(LedgerUnavailable("away"))
+    with pytest.raises(LedgerUnavailable):
+        await work.start("failing")
+    await work.names()
+    assert work.outdated == []
+    del work.settings.there["deleted"]
+    work.settings.put("changed", queue="other")
+    work.settings.put("resumed")
+    work.settings.put("failing", queue="other")
+    await work.names()
+    assert sorted(work.outdated) == ["changed", "resumed"]
+    for name in work.outdated:
+        await work.refresh(name)
+    await work.names()
+    assert work.outdated == []
+
+
 async def test_settings_are_read_when_it_starts(work: Noting) -> None:
     await work.settings.get("s")
     work.settings.put("s", changed=True)

@@ -58,6 +58,24 @@ async def test_what_was_changed_elsewhere_starts_over(taps: Taps, ledger: Ledger
     assert taps.said() == ["start run"]
 
 
+async def test_what_was_changed_elsewhere_without_notice_is_outdated(ledger: Ledger) -> None:
+    taps = Taps(ledger, {"file": Settings("c")})
+    await taps.start()
+    for name in ("same", "changed", "given"):
+        await taps.put(name, Settings("a"), None)
+    await taps.give("given", 1.0)
+    await ledger.put_resource("tap", "elsewhere", {"queue": "a"})
+    await taps.names()
+    assert taps.outdated == []
+    for name in ("changed", "given"):
+        await ledger.put_resource("tap", name, {"queue": "b"})
+    await taps.names()
+    assert taps.outdated == ["changed"]
+    await taps.refresh("changed")
+    await taps.names()
+    assert taps.outdated == []
+
+
 async def test_what_is_lost_while_it_starts_over_is_left_alone(taps: Taps, ledger: Ledger) -> None:
     await taps.put("t", Settings("a"), None)
     count = len(taps.made)

@@ -75,6 +75,10 @@ class Worker(Protocol):
 class Attentive(Protocol):
     """A worker that wants to know when another process changed what a name stands for."""
 
+    outdated: Collection[str]
+    """Names that this process does by other settings than those that the last listing of ``names`` found: it has not
+    heard of a change."""
+
     async def refresh(self, name: str) -> None:
         """Read the settings of a name again; this process owns it."""
 
@@ -331,6 +335,8 @@ class Ownership:
                 group.stale = True
                 raise
             group.asked_at = now
+            if self._work.shared and isinstance(group.worker, Attentive):
+                group.changed.update(group.worker.outdated)
         if gone := [name for name, held in group.held.items() if name not in group.names and not held.stopping]:
             self._spawn(self._hand_over(group, gone, HAND_OVER_WITHIN))
         if changed := [held for name in group.changed if (held := group.held.get(name)) is not None]:

@@ -59,6 +59,8 @@ class SubscriptionWork(Generic[T]):
         self._running: dict[str, T] = {}
         self._granted: set[str] = set()
         """What this process is to do."""
+        self.outdated: Collection[str] = ()
+        """See :class:`gateway.core.work.ownership.Attentive`."""
         self._troubles: dict[str, str] = {}
         """Why those of them have not started that could not."""
         self._closing = False
@@ -76,7 +78,17 @@ class SubscriptionWork(Generic[T]):
 
     async def names(self) -> Collection[str]:
         """The subscriptions for which there is something to do."""
-        return {each.name for each in await self._subscriptions.all() if self.has_work(each)}
+        found = await self._subscriptions.all()
+        self.outdated = [each.name for each in found if self._differs(each)]
+        return {each.name for each in found if self.has_work(each)}
+
+    def _differs(self, subscription: SubscriptionResource) -> bool:
+        """Whether it is done here by other settings, or not at all although it could be."""
+        name = subscription.name
+        if name not in self._granted or name in self._troubles:  # those are tried again
+            return False
+        runner = self._running.get(name)
+        return self.has_work(subscription) if runner is None else runner.subscription != subscription
 
     async def start(self, name: str) -> None:
         """Begin the work for a subscription.

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -31,6 +31,7 @@ from gateway.errors import (
     NoSuchResource,
     PeerUnavailable,
 )
+from gateway.ledger import ResourceRecord
 from gateway.observing.telemetry import log
 from gateway.runtime.backoff import Backoff
 from gateway.runtime.locks import Locks
@@ -150,6 +151,8 @@ class Supervisor(Generic[S, T, X]):
         self._tasks = Tasks(self.kind)
         self._gone: set[str] = set()
         """Those that were taken out of the configuration file, and may still be here."""
+        self.outdated: Collection[str] = ()
+        """See :class:`gateway.core.work.ownership.Attentive`."""
         self._closing = False
 
     # ------------------------------------------------------------------------------------- what they are
@@ -229,7 +232,14 @@ class Supervisor(Generic[S, T, X]):
 
     async def names(self) -> set[str]:
         """All of them, in every process."""
-        return {*self._store.configured, *(row.name for row in await self._store.rows())}
+        rows = await self._store.rows()
+        self.outdated = [row.name for row in rows if self._differs(row)]
+        return {*self._store.configured, *(row.name for row in rows)}
+
+    def _differs(self, row: ResourceRecord) -> bool:
+        """Whether it runs here by other settings."""
+        thing = self._here.get(row.name)
+        return thing is not None and not thing.read_only and thing.etag != row.etag
 
     async def all_settings(self) -> dict[str, S]:
         """The settings of all of them, in every process, by name; malformed ones are left out."""
@@ -549,3 +559,9 @@ class _Work:
         self.stop = supervisor.give
         self.lost = supervisor.lose
         self.refresh = supervisor.refresh
+        self._supervisor = supervisor
+
+    @property
+    def outdated(self) -> Collection[str]:
+        """Those that run by other settings."""
+        return self._supervisor.outdated
