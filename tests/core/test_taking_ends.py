@@ -122,10 +122,12 @@ async def test_what_there_was_no_room_for_goes_back_at_the_end(
     assert gateway.parts.byte_budget.held == 0
 
 
+@pytest.mark.parametrize("is_cancelled", [True, False], ids=["handed over", "changed"])
 async def test_what_is_lost_while_it_stops_takes_nothing_although_its_consumer_starts_later(
-    make: Make, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
+    make: Make, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch, is_cancelled: bool
 ) -> None:
-    """Its broker is paused when the work is to go elsewhere, and the lease runs out meanwhile."""
+    """Its broker is paused when the work is to go elsewhere, or gets other settings; and the lease runs out
+    meanwhile."""
     consume, asked, go_on = upstream.consume, asyncio.Event(), asyncio.Event()
 
     async def slow(*arguments: Any, **options: Any) -> FakeConsumer:
@@ -139,10 +141,13 @@ async def test_what_is_lost_while_it_stops_takes_nothing_although_its_consumer_s
     await asked.wait()
     stopping = asyncio.create_task(taker.stop(60.0))
     await asyncio.sleep(0.02)
-    stopping.cancel()
+    assert not taker.running
+    if is_cancelled:
+        stopping.cancel()
     taker.lost()
-    with pytest.raises(asyncio.CancelledError):
-        await stopping
+    async with asyncio.timeout(5):
+        await asyncio.wait([stopping])
+    assert stopping.cancelled() is is_cancelled
     go_on.set()
     await asyncio.sleep(0.05)
     assert not upstream.consumers

@@ -159,8 +159,7 @@ class Taker:
     async def stop(self, within: float = STOP_WITHIN) -> None:
         """Take nothing more, store what has come within this many seconds, and give the rest back."""
         self._stopping = True
-        task, self._task = self._task, None
-        consumer = self._consumer
+        task, consumer = self._task, self._consumer
         if task is not None:
             self._wake.set()
             try:
@@ -172,6 +171,7 @@ class Taker:
             finally:  # also where it is lost meanwhile: nobody has the consumer that it may be starting
                 task.cancel()
             await asyncio.wait([task])
+            self._task = None
             await self._aside.close(DEAD_LETTER_SECONDS if self._parts.ledger.healthy else 0.0)
         self._before_close()
         self._give_back()
@@ -203,7 +203,7 @@ class Taker:
     @property
     def running(self) -> bool:
         """It consumes, or would if there were room."""
-        return self._task is not None and not self.reason
+        return self._task is not None and not self._stopping and not self.reason
 
     # --------------------------------------------------------------------------------------------- arrival
 
