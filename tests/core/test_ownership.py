@@ -362,6 +362,35 @@ async def test_what_is_lost_while_it_is_handed_over_is_not_given_up_again(
     assert rows.owner("job", "a") == 0, "no other process may claim what this one does"
 
 
+async def test_what_is_granted_again_before_its_start_has_ended_runs_on(rows: Rows, processes: list[Process]) -> None:
+    """It was lost while it was handed over, and its start takes a while to end."""
+    await begin(rows, processes, 1, [])
+    (process,) = processes
+    start, began, ended = process.worker.start, list[str](), asyncio.Event()
+
+    async def slow(name: str) -> None:
+        began.append(name)
+        if len(began) == 1:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await ended.wait()
+        await start(name)
+
+    process.worker.start = slow  # type: ignore[method-assign]
+    process.worker.there.add("a")
+    process.ownership.changed("job")
+    await until(lambda: began)
+    handing = asyncio.create_task(process.ownership._hand_over(process.ownership._groups["job"], ["a"], 1.0))
+    await asyncio.sleep(0.01)
+    rows.alive[0] = process.ledger.fence = 2
+    process.ledger.on_fenced()
+    await until(lambda: process.running == {"a"})
+    ended.set()
+    await handing
+    assert process.running == {"a"}
+
+
 async def test_names_come_and_go(rows: Rows, processes: list[Process]) -> None:
     await begin(rows, processes, 1, ["a"])
     (process,) = processes
@@ -458,6 +487,30 @@ async def test_what_was_changed_without_notice_is_read_again_where_names_are_lis
     await until(lambda: "refresh a" in process.worker.said)
     process.worker.outdated = []
     assert not {"refresh b", "refresh elsewhere"} & set(process.worker.said)
+
+
+async def test_what_is_being_read_again_is_not_read_beside_that(
+    rows: Rows, processes: list[Process], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Settings that cannot be read are outdated each time."""
+    monkeypatch.setattr(module, "NAMES_EVERY", 0.005)
+    await begin(rows, processes, 1, ["a"])
+    (process,) = processes
+    await until(lambda: process.running == {"a"})
+    reads, go_on = list[str](), asyncio.Event()
+
+    async def refresh(name: str) -> None:
+        reads.append(name)
+        await go_on.wait()
+
+    process.worker.refresh = refresh  # type: ignore[method-assign]
+    process.worker.outdated = ["a"]
+    await until(lambda: reads)
+    await asyncio.sleep(0.05)
+    assert reads == ["a"]
+    go_on.set()
+    await until(lambda: len(reads) > 1)
+    process.worker.outdated = []
 
 
 async def test_what_could_not_be_read_again_is_tried_again(

@@ -86,13 +86,15 @@ class Attentive(Protocol):
 class Held:
     """A piece of work that this process owns."""
 
-    __slots__ = ("name", "stopping", "task", "tried")
+    __slots__ = ("name", "readings", "stopping", "task", "tried")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.task: asyncio.Task[None] | None = None
         """Starts it, or stops it."""
         self.stopping = False
+        self.readings = 0
+        """How often it is being read again."""
         self.tried = asyncio.Event()
         """It was tried to start it."""
 
@@ -172,6 +174,12 @@ class Ownership:
         """Whether it was granted and not lost yet: as ``owns``, however long the lease lasts."""
         group = self._groups.get(kind)
         return group is not None and name in group.held
+
+    def keeps(self, kind: str, name: str) -> bool:
+        """Whether it was granted, and is neither lost nor about to go to another process."""
+        group = self._groups.get(kind)
+        held = group.held.get(name) if group is not None else None
+        return held is not None and not held.stopping
 
     async def owner(self, kind: str, name: str) -> Peer | None:
         """Who does it now; ``peers.me`` where it is this process, None where nobody does.
@@ -336,7 +344,8 @@ class Ownership:
                 raise
             group.asked_at = now
             if self._work.shared and isinstance(group.worker, Attentive):
-                group.changed.update(group.worker.outdated)
+                outdated = [held for name in group.worker.outdated if (held := group.held.get(name)) is not None]
+                group.changed.update(held.name for held in outdated if not held.readings)
         if gone := [name for name, held in group.held.items() if name not in group.names and not held.stopping]:
             self._spawn(self._hand_over(group, gone, HAND_OVER_WITHIN))
         if changed := [held for name in group.changed if (held := group.held.get(name)) is not None]:
@@ -424,16 +433,20 @@ class Ownership:
         if not isinstance(worker, Attentive):
             return
         backoff = Backoff(PAUSE_MIN, PAUSE_MAX)
-        while not held.stopping and group.held.get(held.name) is held:
-            await held.tried.wait()
-            try:
-                await worker.refresh(held.name)
-                return
-            except Exception as error:  # the worker's, or the broker's
-                expected = isinstance(error, GatewayError)
-                level, shown = (logging.WARNING, None) if expected else (logging.ERROR, error)
-                log("work.not_started", level, exc_info=shown, kind=group.kind, name=held.name, reason=str(error))
-            await backoff.wait()
+        held.readings += 1
+        try:
+            while not held.stopping and group.held.get(held.name) is held:
+                await held.tried.wait()
+                try:
+                    await worker.refresh(held.name)
+                    return
+                except Exception as error:  # the worker's, or the broker's
+                    expected = isinstance(error, GatewayError)
+                    level, shown = (logging.WARNING, None) if expected else (logging.ERROR, error)
+                    log("work.not_started", level, exc_info=shown, kind=group.kind, name=held.name, reason=str(error))
+                await backoff.wait()
+        finally:
+            held.readings -= 1
 
     async def _hand_over(self, group: OwnedWork, names: Iterable[str], within: float) -> None:
         """Bring work to an end; it is free after that."""
@@ -466,6 +479,8 @@ class Ownership:
             held.task.cancel()
             await asyncio.wait([held.task])
         held.tried.set()
+        if group.held.get(held.name) is not held:  # lost meanwhile, and perhaps granted again
+            return
         held.task = asyncio.get_running_loop().create_task(group.worker.stop(held.name, within))
         await asyncio.wait([held.task])
         if not held.task.cancelled() and (error := held.task.exception()) is not None:
