@@ -270,18 +270,19 @@ class Replays:
             begun.look()
             return
         parts = partial(self._parts, kept.job)
-        runner = Runner(kept, self._store, self._gateway.ledger, parts, self._ended)
+        runner = Runner(kept, self._store, self._gateway.ledger, parts, lambda name: self._ended(name, runner))
         self._runners[name] = runner
         runner.start()
 
     def _may_begin(self, name: str) -> bool:
-        return not self._closing and self._gateway.ownership.has(REPLAY_WORK, name)
+        return not self._closing and self._gateway.ownership.keeps(REPLAY_WORK, name)
 
     async def stop(self, name: str, within: float) -> None:
         """Another process goes on with it."""
-        runner = self._runners.pop(name, None)
+        runner = self._runners.get(name)
         if runner is not None:
             await runner.stop(within)
+            self._forget(name, runner)
 
     def lost(self, name: str) -> None:
         """Another process goes on with it already."""
@@ -293,8 +294,13 @@ class Replays:
         """Something else is wished for, or it is to be run again."""
         await self.start(name)
 
-    def _ended(self, name: str) -> None:
-        self._runners.pop(name, None)
+    def _forget(self, name: str, runner: Runner) -> None:
+        """It runs no more."""
+        if self._runners.get(name) is runner:
+            del self._runners[name]
+
+    def _ended(self, name: str, runner: Runner) -> None:
+        self._forget(name, runner)
         self._gateway.ownership.changed(REPLAY_WORK)
 
     # ---------------------------------------------------------------------------------------------- pieces

@@ -163,7 +163,7 @@ async def test_a_process_that_is_ending_begins_none_and_the_next_one_does(house:
 async def test_it_is_not_begun_for_another_process(house: House) -> None:
     """Whose it has become while it was read."""
     await house.known(2)
-    house.gateway.ownership.has = lambda kind, name: False  # type: ignore[method-assign]
+    house.gateway.ownership.keeps = lambda kind, name: False  # type: ignore[method-assign]
     await house.replays.ask(request(messages=ALL), "")
     await asyncio.sleep(0.2)
     assert house.replays._runners == {}
@@ -175,7 +175,7 @@ async def test_asked_for_again_where_its_owner_hears_nothing_of_it(house: House)
     await house.known(1)
     await house.replays.ask(request(messages=ALL), "")
     await house.ended("r1")
-    house.gateway.ownership.has = lambda kind, name: True  # type: ignore[method-assign]
+    house.gateway.ownership.keeps = lambda kind, name: True  # type: ignore[method-assign]
 
     async def say_nothing(job_id: str) -> None: ...
 

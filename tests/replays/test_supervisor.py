@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from gateway.core.work import ownership
 from gateway.errors import (
     BrokerUnavailable,
     CommitUnknown,
@@ -32,6 +34,7 @@ from gateway.replays.store import KEPT_DAYS, StoredJob
 from gateway.replays.supervisor import DAY, FORGET_EVERY, REPLAY_WORK, Replays
 from gateway.replays.targets import BrokerTarget, HttpTarget, PurgeTarget, SubscriptionTarget
 from gateway.runtime.clock import clock
+from tests.core.test_ownership import Process, Rows, until
 
 NOW = 1_700_000_000_000_000
 """Microseconds since 1970."""
@@ -84,7 +87,7 @@ class Office:
     def owns(self, kind: str, name: str) -> bool:
         return name in self.owned
 
-    has = owns
+    has = keeps = owns
 
     # the store
     async def load(self, job_id: str) -> StoredJob:
@@ -326,7 +329,7 @@ async def test_work_that_goes_to_another_process(office: Office) -> None:
     office.changes.clear()
     await office.replays.stop("a", 3.0)
     office.replays.lost("b")
-    office.replays._ended("c")
+    office.replays._ended("c", office.replays._runners["c"])
     for name in ("a", "b", "c"):
         await office.replays.stop(name, 9.0)
         office.replays.lost(name)
@@ -335,6 +338,73 @@ async def test_work_that_goes_to_another_process(office: Office) -> None:
     assert [each.calls for each in Noted.made] == [["start", 3.0], ["start", "drop"], ["start"], ["start", 2.0]]
     await office.replays.start("a")
     assert len(Noted.made) == 4, "a process that is ending begins none"
+
+
+async def test_what_is_lost_while_it_is_brought_to_an_end_is_dropped(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its chunk takes long, and nobody else ends it."""
+    ended = asyncio.Event()
+
+    async def stop(self: Noted, within: float) -> None:
+        self.calls.append(within)
+        await ended.wait()
+
+    monkeypatch.setattr(Noted, "stop", stop)
+    office.put("a", JobState.RUNNING)
+    office.owned.add("a")
+    await office.replays.start("a")
+    closing = asyncio.create_task(office.replays.close(30.0))
+    await until(lambda: 30.0 in Noted.made[0].calls)
+    office.replays.lost("a")
+    ended.set()
+    await closing
+    assert [each.calls for each in Noted.made] == [["start", 30.0, "drop"]]
+
+
+async def test_the_end_of_one_that_was_dropped_leaves_the_next_one(office: Office) -> None:
+    office.put("a", JobState.RUNNING)
+    office.owned.add("a")
+    await office.replays.start("a")
+    former = office.replays._runners["a"]
+    office.replays.lost("a")
+    await office.replays.start("a")
+    office.replays._ended("a", former)
+    office.replays.lost("a")
+    assert [each.calls for each in Noted.made] == [["start", "drop"], ["start", "drop"]]
+
+
+@pytest.mark.parametrize("how", ["listed", "asked for"])
+async def test_what_is_handed_over_does_not_begin_once_more(
+    office: Office, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Its owner hears of any replay, or of a pause, while a chunk is brought to its end."""
+    ended, process = asyncio.Event(), Process(Rows(), 0, [])
+    monkeypatch.setattr(ownership, "LOOK_EVERY", 0.005)
+
+    async def stop(self: Noted, within: float) -> None:
+        await ended.wait()
+        self.calls.append("stopped")
+
+    monkeypatch.setattr(Noted, "stop", stop)
+    office.put("a", JobState.RUNNING)
+    anything: Any = process.ownership
+    office.ownership = anything
+    process.ownership.register(REPLAY_WORK, office.replays)
+    await process.ownership.start()
+    await until(lambda: Noted.made)
+    handing = asyncio.create_task(process.ownership._hand_over(process.ownership._groups[REPLAY_WORK], ["a"], 5.0))
+    await asyncio.sleep(0.01)
+    if how == "listed":
+        process.ownership.changed(REPLAY_WORK)
+    else:
+        await office.replays._tell("a")
+    await asyncio.sleep(0.05)
+    office.jobs["a"].state = JobState.DONE
+    ended.set()
+    await handing
+    await process.close()
+    assert [[call for call in each.calls if call != "look"] for each in Noted.made] == [["start", "stopped"]]
 
 
 @pytest.mark.parametrize(
