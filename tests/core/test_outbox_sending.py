@@ -460,6 +460,42 @@ async def test_what_was_not_sent_stays_unmarked_when_the_process_leaves(
     await settled(gateway, [result])
 
 
+async def test_what_was_lost_is_not_given_back_once_it_is_claimed_again(
+    gateway: Gateway, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger was away when it was lost; under the next lease this process has it again."""
+    monkeypatch.setattr(module, "PAUSE_MIN", 0.01)
+    lease = gateway.ledger.lease
+    upstream.held = []
+    (result,) = await put(gateway, b"1")
+    await until(lambda: upstream.held)
+    settle, is_away, failed = OutboxStore.settle, True, list[int]()
+
+    async def away(self: OutboxStore, *arguments: Any, **options: Any) -> Any:
+        if is_away:
+            failed.append(1)
+            raise LedgerUnavailable("the database starts")
+        return await settle(self, *arguments, **options)
+
+    monkeypatch.setattr(OutboxStore, "settle", away)
+    gateway.outbox.sender.lost("fake")
+    await until(lambda: failed)
+    writer = gateway.ledger._writer
+    writer._lose()
+    await until(lambda: gateway.ledger.lease != lease)
+    upstream.held = []
+    await gateway.ledger.outbox.release()
+    await gateway.outbox.sender.start("fake")
+    await until(lambda: upstream.held)
+    is_away = False
+    await asyncio.sleep(0.2)
+    row = (await gateway.outbox.get(parse_id(result.id))).row
+    assert row is not None
+    assert row.claimed
+    upstream.held = None
+    await gateway.outbox.sender.stop("fake", 0.01)
+
+
 async def test_what_is_lost_while_it_is_sent_is_given_up_and_in_doubt(gateway: Gateway, upstream: FakeUpstream) -> None:
     upstream.held = []
     (result,) = await put(gateway, b"1")

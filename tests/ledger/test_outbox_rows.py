@@ -145,13 +145,14 @@ class Lost:
         return self.written
 
 
-async def test_what_was_taken_over_under_a_lease_that_is_lost_is_not_sent() -> None:
+@pytest.mark.parametrize("verb", ["take_over", "claim"])
+async def test_what_was_taken_over_under_a_lease_that_is_lost_is_not_sent(verb: str) -> None:
     """Another process takes it over from here."""
 
     async def taken(lease: ShardLease, found: list[Any]) -> Any:
         unused: Any = None
         store = OutboxStore(Lost((lease, found)), unused, unused, unused, 10, unused, unused)  # type: ignore[arg-type]
-        return await store.take_over()
+        return await (store.claim(5, ["b"]) if verb == "claim" else store.take_over())
 
     row = promised()
     assert await taken(ShardLease(0, 2), [row]) == [row]

@@ -78,10 +78,12 @@ class OutboxResult:
 class _Lane:
     """One broker's part of the outbox, while this process owns it."""
 
-    __slots__ = ("backoff", "batch", "not_before", "task")
+    __slots__ = ("backoff", "batch", "lease", "not_before", "task")
 
     def __init__(self) -> None:
         self.batch: list[OutboxEntry] = []
+        self.lease: ShardLease | None = None
+        """Under which the batch is held."""
         self.task: asyncio.Task[None] | None = None
         """Sends the batch."""
         self.backoff = Backoff(PAUSE_MIN, PAUSE_MAX)
@@ -167,7 +169,7 @@ class OutboxSender:
             if lane.batch:
                 try:
                     async with asyncio.timeout(within + GRACE):
-                        await self._let_go(lane.batch, resent=True)
+                        await self._let_go(lane.batch, lane.lease, resent=True)
                 except TimeoutError:  # it is free, and in doubt, when the shard is given back
                     log("outbox.not_released", logging.WARNING, broker=name, count=len(lane.batch))
         if not self._lanes and self._runner is not None:
@@ -179,9 +181,7 @@ class OutboxSender:
         lane = self._lanes.pop(name, None)
         if lane is not None and lane.task is not None:
             lane.task.cancel()
-            self._spawn(
-                self._let_go(lane.batch, resent=True)
-            )  # where the lease was lost, nothing of this is this process's
+            self._spawn(self._let_go(lane.batch, lane.lease, resent=True))
 
     async def refresh(self, name: str) -> None:
         """Another process has put something."""
@@ -232,17 +232,18 @@ class OutboxSender:
         if not lanes:
             return 0
         rows = await self._ledger.outbox.claim(BATCH, list(lanes))
+        lease = self._ledger.lease
         by_broker: dict[str, list[OutboxEntry]] = {}
         for row in rows:
             by_broker.setdefault(row.broker, []).append(row)
         left: list[OutboxEntry] = []
         for broker, batch in by_broker.items():
             if self._lanes.get(broker) is lanes[broker]:
-                self._send_soon(lanes[broker], broker, batch)
+                self._send_soon(lanes[broker], broker, batch, lease)
             else:
                 left += batch
         if left:
-            await self._let_go(left, resent=False)
+            await self._let_go(left, lease, resent=False)
         return len(rows)
 
     def _ready(self) -> list[str]:
@@ -256,8 +257,8 @@ class OutboxSender:
         upstream = self._brokers.get(broker)  # None: it was taken out of the configuration a moment ago
         return upstream is not None and upstream.state is UpstreamState.UP
 
-    def _send_soon(self, lane: _Lane, broker: str, batch: list[OutboxEntry]) -> None:
-        lane.batch = batch
+    def _send_soon(self, lane: _Lane, broker: str, batch: list[OutboxEntry], lease: ShardLease) -> None:
+        lane.batch, lane.lease = batch, lease
         lane.task = asyncio.get_running_loop().create_task(self._send_all(lane, broker), name=f"outbox {broker}")
 
     async def _send_all(self, lane: _Lane, broker: str) -> None:
@@ -266,13 +267,14 @@ class OutboxSender:
         except Exception as error:  # a fault of the gateway must not keep the batch
             log("outbox.failed", logging.ERROR, exc_info=error, broker=broker)
             lane.not_before = clock.monotonic() + PAUSE_MAX
-            await self._let_go(lane.batch, resent=True)
+            await self._let_go(lane.batch, lane.lease, resent=True)
         lane.batch = []
         self._wake.set()
 
-    async def _let_go(self, batch: Sequence[OutboxEntry], *, resent: bool) -> None:
+    async def _let_go(self, batch: Sequence[OutboxEntry], lease: ShardLease | None, *, resent: bool) -> None:
         """Hold these no longer. ``resent``: they may have been sent. Of those that somebody held who died that is so in
-        any case, and nothing but the reason says it when they are nobody's again."""
+        any case, and nothing but the reason says it when they are nobody's again. ``lease``: under which they are held.
+        Once it is lost they are free, and may be on their way again under the next one."""
         mark = {"resent": True}
         work = OutboxResult(
             retry=[
@@ -280,7 +282,7 @@ class OutboxSender:
                 for row in batch
             ]
         )
-        await self._settle(work)
+        await self._settle(work, lease)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self._tasks.start(work)
@@ -289,7 +291,7 @@ class OutboxSender:
         """Send a batch that is due, in order, and write down what became of it."""
         upstream = self._brokers.get(broker)
         if upstream is None:  # taken out of the configuration a moment ago
-            await self._let_go(batch, resent=False)
+            await self._let_go(batch, lane.lease, resent=False)
             return
         work = OutboxResult()
         began = clock.now_ns()
@@ -310,7 +312,7 @@ class OutboxSender:
         else:
             lane.backoff.reset()
             lane.not_before = now
-        gone = await self._settle(work)
+        gone = await self._settle(work, lane.lease)
         self._budgets.entries_changed([row for row in batch if row.message_id in gone], -1)
 
     async def _attempt(
@@ -367,10 +369,11 @@ class OutboxSender:
                 self._metrics.outbox_refused.labels(upstream.name, error.code).inc()
         return False
 
-    async def _settle(self, work: OutboxResult) -> set[bytes]:
-        """Write down what became of a batch; tries for as long as it takes. Returns what the ledger holds no more."""
+    async def _settle(self, work: OutboxResult, lease: ShardLease | None) -> set[bytes]:
+        """Write down what became of a batch that is held under this lease; tries for as long as that is not lost.
+        Returns what the ledger holds no more."""
         backoff = Backoff(PAUSE_MIN, PAUSE_MAX)
-        while True:
+        while self._ledger.lease == lease:
             try:
                 was_held = await self._ledger.outbox.settle(work.done, work.retry, work.kept)
                 return {message_id for (message_id, _), held in zip(work.done, was_held, strict=False) if held}
@@ -381,6 +384,7 @@ class OutboxSender:
                 work.done = [(message_id, ()) for message_id, _ in work.done]
                 work.kept = [(message_id, (), reason) for message_id, _, reason in work.kept]
             await backoff.wait()
+        return set()
 
     # ------------------------------------------------------------------------------------------ taking over
 

@@ -339,21 +339,25 @@ class OutboxStore:
             found = self._keys.take_in_doubt(connection, lease, limit, now)
             return (lease, found) if found or len(plain) < limit else take_over(connection, lease)
 
-        lease: ShardLease
-        found: list[OutboxEntry]
-        lease, found = await self._ledger.task(take_over)
-        if found and lease != self._ledger.lease:
-            raise LedgerUnavailable("the lease under which it was taken over is lost")
-        return found
+        return self._mine(*await self._ledger.task(take_over))
 
     async def claim(self, limit: int, brokers: Collection[str]) -> list[OutboxEntry]:
         """What is due at these brokers and held by nobody that lives: this process's from now on, with ``attempt`` one
-        higher. ``doubtful``: another process held it and died, so that it may have been sent."""
+        higher. ``doubtful``: another process held it and died, so that it may have been sent.
 
-        def claim(connection: sa.Connection, lease: ShardLease) -> list[OutboxEntry]:
-            return self._rows.claim(connection, lease, limit, brokers, self._db_now())
+        Raises:
+            LedgerUnavailable: nothing was claimed, or it is free again, as the lease is lost.
+        """
 
-        found: list[OutboxEntry] = await self._ledger.task(claim)
+        def claim(connection: sa.Connection, lease: ShardLease) -> tuple[ShardLease, list[OutboxEntry]]:
+            return lease, self._rows.claim(connection, lease, limit, brokers, self._db_now())
+
+        return self._mine(*await self._ledger.task(claim))
+
+    def _mine(self, lease: ShardLease, found: list[OutboxEntry]) -> list[OutboxEntry]:
+        """What was claimed under a lease, which may be lost before that is heard of."""
+        if found and lease != self._ledger.lease:
+            raise LedgerUnavailable("the lease under which it was taken over is lost")
         return found
 
     async def settle(
