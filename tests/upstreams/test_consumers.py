@@ -263,6 +263,23 @@ async def test_close_says_whether_the_broker_has_all_settlements(
     assert await consumer.close(), "nothing more was said"
 
 
+async def test_a_close_that_is_given_up_at_once_gives_everything_back(broker: FakeBroker, start: Start) -> None:
+    """In the turn in which it ends what starts the consumer over."""
+    upstream = await start(broker)
+    broker.put("q", b"1")
+    got: list[Delivery] = []
+    consumer = await upstream.consume("q", 5, got.append)
+    await until(lambda: got)
+    closing = asyncio.create_task(consumer.close())
+    await asyncio.sleep(0)
+    assert not broker.all(Cancel)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    await until(lambda: broker.queues["q"])
+    assert got[0].lost
+
+
 async def test_a_close_that_is_given_up_gives_everything_back(broker: FakeBroker, start: Start) -> None:
     upstream = await start(broker)
     broker.put("q", b"1")

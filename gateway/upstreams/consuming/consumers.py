@@ -228,7 +228,11 @@ class Consumer:
         True: the broker has all settlements. False: nobody knows whether it has the last ones."""
         if self.state is ConsumerState.CLOSED and self._channel is None:
             return True
-        await self._end()
+        try:
+            await self._end()
+        except BaseException:  # the caller waits no longer; what is out goes back all the same
+            self._abandon()
+            raise
         channel, self._channel = self._channel, None
         for holder in self._holders:
             holder.abandon()
@@ -253,6 +257,12 @@ class Consumer:
         except BaseException:  # the caller waits no longer; what is out goes back all the same
             channel.abandon()
             raise
+
+    def _abandon(self) -> None:
+        """Give up its channels."""
+        channel, self._channel = self._channel, None
+        for each in (*self._holders, *([channel] if channel is not None and channel.usable else [])):
+            each.abandon()
 
     async def _begin(self) -> ConsumerChannel:
         broker, request = self._broker, self._request
