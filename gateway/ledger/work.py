@@ -275,10 +275,13 @@ class Shared:
         return {name for name, lease in found.items() if lease == self._tasks.lease}
 
     async def release(self, kind: str, names: Collection[str]) -> None:
-        """Give up what of these is this process's."""
+        """Give up what of these is this process's. What it lost since it was asked is claimed by then."""
+        asked = self._tasks.lease
         for batch in _batches(names):
 
             def run(connection: sa.Connection, lease: ShardLease, batch: RowBatch = batch) -> None:
+                if lease != asked:
+                    return
                 mine = {"of": kind, "my_shard": lease.shard, "my_fence": lease.fence}
                 self._release.rows(connection, batch.parameters(**mine))
 

@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from gateway.errors import LedgerUnavailable
-from gateway.ledger import Ledger
+from gateway.ledger import Ledger, work
 from gateway.ledger.db.engine import Database
 from gateway.ledger.store import NO_LEASE
 from gateway.ledger.work import Peer
@@ -165,6 +165,33 @@ async def test_what_is_claimed_under_a_lease_that_is_lost_by_then_is_nobodys(
         patched.setattr(ledger, "task", late)
         assert await ledger.work.claim("job", {"a"}) == set()
     assert await ledger.work.claim("job", {"a"}) == {"a"}
+
+
+@ON_POSTGRESQL
+async def test_what_was_claimed_again_since_is_not_released(open_ledger: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many names the later ones are released in further transactions."""
+    monkeypatch.setattr(work, "CLAIM_MAX", 1)
+    ledger = await open_ledger(shard_lease=60.0)
+    await ledger.work.claim("job", {"a", "b"})
+    task, released = ledger.task, []
+
+    async def losing(run: Any) -> Any:
+        found = await task(run)
+        if not released:
+            released.append(run)
+            ledger._writer._abandoned = ledger._writer._lease
+            ledger._writer._lose()
+            async with asyncio.timeout(10):
+                while ledger.lease != NO_LEASE:
+                    await asyncio.sleep(0.01)
+            monkeypatch.setattr(ledger, "task", task)
+            assert await ledger.work.claim("job", {"b"}) == {"b"}
+        return found
+
+    monkeypatch.setattr(ledger, "task", losing)
+    await ledger.work.release("job", {"a", "b"})
+    assert await ledger.work.owner("job", "b") == ledger.shard
+    assert await ledger.work.owner("job", "a") is None
 
 
 @ON_POSTGRESQL
