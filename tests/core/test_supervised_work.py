@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gateway.core.work.supervised import WantedState
 from gateway.errors import LedgerUnavailable, NoSuchTap, PeerUnavailable
 from gateway.ledger import Ledger
 from gateway.runtime.backoff import Backoff
@@ -215,6 +216,28 @@ async def test_who_has_it_reads_a_wish_that_was_written_when_it_was_lost(
     assert taps.ownership.said[-1] == ("reread", "t")
     assert not taps.is_here("t")
     assert "start pause" not in taps.said()
+
+
+@pytest.mark.parametrize("lost", ["at its end", "when it starts over"])
+async def test_a_wish_is_refused_where_it_is_lost_before_that_is_written(
+    taps: Taps, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    """Who has it by then has read the wish before."""
+    await taps.put("t", Settings("a"), None)
+    (thing,) = taps.made
+    if lost == "at its end":
+        thing.finished = True
+        thing.on_halt = lambda: taps.lose("t")
+    else:
+        thing.wish = WantedState.STOP
+
+        async def start_over(name: str) -> None:
+            taps.lose(name)
+
+        monkeypatch.setattr(taps, "start_over", start_over)
+    with pytest.raises(PeerUnavailable, match="has just come to another process"):
+        await (taps.pause if lost == "at its end" else taps.resume)("t")
+    assert await wish_of(ledger, "t") is None
 
 
 async def test_a_wish_is_tried_again_after_pauses(taps: Taps, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:

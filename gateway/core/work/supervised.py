@@ -479,6 +479,8 @@ class Supervisor(Generic[S, T, X]):
             if thing.wish is not wish:
                 if wish is WantedState.RUN and thing.wish is WantedState.STOP:
                     await self.start_over(name)
+                if self._here.get(name) is not thing:  # who has it now may have read the wish before it is written
+                    raise PeerUnavailable(f"the {self.kind} {name!r} has just come to another process")
                 before, thing.wish = thing.wish, wish
                 try:
                     await self._keep_wish(thing)
