@@ -7,8 +7,8 @@ import json
 import random
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -48,6 +48,7 @@ from tests.webhooks.receivers import message, signed
 __all__ = ["ledger"]
 
 Open = Callable[..., Any]
+Seen = list[tuple[str, EndpointState] | None]
 SEALS = Seals([bytes(32)])
 
 
@@ -88,6 +89,18 @@ async def endpoints(opened: Open) -> EndpointRegistry:
 
 def settings(server: Server, path: str = "/200", **more: Any) -> EndpointSettings:
     return EndpointSettings(url=server.url(path), **more)
+
+
+def followed(endpoints: EndpointRegistry) -> Seen:
+    """What a follower finds whenever it is notified: URL and state of the endpoint; None: it is gone."""
+    seen: Seen = []
+
+    def look(name: str) -> None:
+        held = endpoints._held.get(name)
+        seen.append(None if held is None else (held.endpoint.settings.url, held.endpoint.state))
+
+    endpoints.on_change.append(look)
+    return seen
 
 
 # ----------------------------------------------------------------------------------------------- settings
@@ -482,8 +495,7 @@ async def test_one_whose_keys_were_not_made_gets_them_at_the_start(
 async def test_what_is_stored_though_its_put_fails_is_done_by_the_next(
     endpoints: EndpointRegistry, server: Server, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:
-    heard: list[str] = []
-    endpoints.on_change.append(heard.append)
+    seen = followed(endpoints)
     put = ledger.put_resource
 
     async def cut(kind: str, name: str, spec: Any, condition: str | None = None) -> Any:
@@ -500,8 +512,8 @@ async def test_what_is_stored_though_its_put_fails_is_done_by_the_next(
             await endpoints.put("shop", settings(server), None)
     found, created, (key,) = await endpoints.put("shop", settings(server), None)
     assert (found.state, created, [each.id for each in found.keys]) == (EndpointState.ACTIVE, False, [key.id])
-    assert heard == ["shop"]
-    heard.clear()
+    assert seen[-1] == (server.url("/200"), EndpointState.ACTIVE)
+    seen.clear()
     other = settings(server, concurrency=3)
     with monkeypatch.context() as patched:
         patched.setattr(ledger, "put_resource", cut)
@@ -509,7 +521,43 @@ async def test_what_is_stored_though_its_put_fails_is_done_by_the_next(
             await endpoints.put("shop", other, found.etag)
     again, _, keys = await endpoints.put("shop", other, None)
     assert (again.settings.concurrency, keys) == (3, [])
-    assert heard == ["shop"]
+    assert set(seen) == {(server.url("/200"), EndpointState.ACTIVE)}
+
+
+@pytest.fixture
+def no_states(ledger: Ledger) -> Callable[[], AbstractContextManager[None]]:
+    """``with no_states():`` no state of an endpoint can be written."""
+
+    @contextmanager
+    def away() -> Iterator[None]:
+        put = ledger.put_resource
+
+        async def fail(kind: str, *arguments: Any) -> Any:
+            if kind == STATE:
+                raise LedgerUnavailable("away")
+            return await put(kind, *arguments)
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(ledger, "put_resource", fail)
+            yield
+
+    return away
+
+
+async def test_settings_count_though_the_state_is_not_written(
+    endpoints: EndpointRegistry, server: Server, no_states: Callable[[], AbstractContextManager[None]]
+) -> None:
+    """The caller's next attempt finds the same settings, and has nothing to change."""
+    first, _, _ = await endpoints.put("shop", settings(server), None)
+    await endpoints.resume("shop")
+    seen = followed(endpoints)
+    other = settings(server, "/201", paused=True)
+    with no_states(), pytest.raises(LedgerUnavailable):
+        await endpoints.put("shop", other, first.etag)
+    again, created, _ = await endpoints.put("shop", other, None)
+    assert (again.settings.url, created) == (server.url("/201"), False)
+    assert seen
+    assert seen[-1] == (again.settings.url, again.state)
 
 
 async def test_one_that_was_deleted_though_that_failed_gets_nothing_more(
@@ -654,6 +702,23 @@ async def test_verify_by_hand(endpoints: EndpointRegistry, owner: Owner, monkeyp
     assert (found.state, found.verified_at) == (EndpointState.UNVERIFIED, None), "it takes it back"
 
 
+@pytest.mark.parametrize("signing", [(), ("v1",)])
+async def test_one_whose_state_was_not_written_is_asked_all_the_same(
+    endpoints: EndpointRegistry,
+    owner: Owner,
+    signing: Any,
+    no_states: Callable[[], AbstractContextManager[None]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "VERIFY_AFTER", (0.0, 0.05, 0.05, 0.05, 0.05))
+    owner.answer = ALLOWED
+    wanted = settings(owner, handshake=True, signing=signing)
+    with no_states(), pytest.raises(LedgerUnavailable):
+        await endpoints.put("shop", wanted, None)
+    await endpoints.put("shop", wanted, None)
+    await until(lambda: endpoints._held["shop"].endpoint.state is EndpointState.ACTIVE)
+
+
 async def _away(*_: object) -> float:
     raise ConnectFailed("nobody is there")
 
@@ -755,6 +820,83 @@ async def test_a_reading_that_was_overtaken_undoes_nothing(
     await loading
     assert (await endpoints.get("shop")).state is EndpointState.PAUSED
     assert {each.name for each in (await endpoints.page(None, 10))[0]} == {"shop", "new"}
+
+
+@pytest.fixture
+async def two(opened: Open, shared: None, monkeypatch: pytest.MonkeyPatch) -> tuple[EndpointRegistry, EndpointRegistry]:
+    """The endpoints of two gateways, which look for changes of the other only when the test has them look."""
+    monkeypatch.setattr(module, "REFRESH", 3_600.0)
+    return await opened(), await opened()
+
+
+async def test_one_that_is_read_before_the_refresh_finds_it_is_reported(
+    two: tuple[EndpointRegistry, EndpointRegistry], server: Server
+) -> None:
+    """Else what was pushed to it waits for ever: the refresh finds nothing different."""
+    one, other = two
+    seen = followed(other)
+    found, _, _ = await one.put("shop", settings(server), None)
+    assert await other.get("shop") == found
+    assert seen == [(server.url("/200"), EndpointState.ACTIVE)]
+    await other._load()
+    assert len(seen) == 1
+
+
+async def test_other_settings_that_a_refused_put_finds_are_reported(
+    two: tuple[EndpointRegistry, EndpointRegistry], server: Server
+) -> None:
+    one, other = two
+    first, _, _ = await one.put("shop", settings(server), None)
+    await other._load()
+    seen = followed(other)
+    await one.put("shop", settings(server, "/201"), first.etag)
+    with pytest.raises(EtagMismatch):
+        await other.put("shop", settings(server, "/202"), first.etag)
+    assert seen == [(server.url("/201"), EndpointState.ACTIVE)]
+    await other._load()
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize("verb", ["pause", "disable", "rotate"])
+async def test_one_that_a_change_finds_deleted_is_reported(
+    two: tuple[EndpointRegistry, EndpointRegistry], server: Server, verb: str
+) -> None:
+    one, other = two
+    await one.put("shop", settings(server), None)
+    await other._load()
+    seen = followed(other)
+    await one.delete("shop", None)
+    with pytest.raises(NoSuchEndpoint):
+        await (other.disable("shop", "gone") if verb == "disable" else getattr(other, verb)("shop"))
+    assert seen == [None]
+    await other._load()
+    assert len(seen) == 1
+
+
+async def test_what_is_read_while_all_are_read_is_the_newer(
+    two: tuple[EndpointRegistry, EndpointRegistry], server: Server, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = two
+    read = ledger.list_resources
+    going, on = asyncio.Event(), asyncio.Event()
+
+    async def slow(kind: str, cursor: str | None, limit: int) -> Any:
+        found = await read(kind, cursor, limit)
+        if kind == ENDPOINT_RESOURCE:
+            going.set()
+            await on.wait()
+        return found
+
+    monkeypatch.setattr(ledger, "list_resources", slow)
+    seen = followed(other)
+    loading = asyncio.create_task(other._load())
+    await going.wait()
+    await one.put("shop", settings(server), None)
+    await other.get("shop")
+    on.set()
+    await loading
+    assert "shop" in other
+    assert seen == [(server.url("/200"), EndpointState.ACTIVE)]
 
 
 @pytest.mark.usefixtures("shared")

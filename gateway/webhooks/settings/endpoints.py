@@ -227,8 +227,7 @@ class EndpointRegistry:
         for name in self._touched & before.keys():  # what was changed here meanwhile is newer than what was read
             self._held[name] = before[name]
         for name in {*before, *self._held}:
-            old, new = before.get(name), self._held.get(name)
-            if old is None or new is None or old.endpoint != new.endpoint:
+            if _differ(before.get(name), self._held.get(name)):
                 self._changed(name)
 
     async def _refresh(self) -> None:
@@ -259,13 +258,17 @@ class EndpointRegistry:
         return held.endpoint
 
     async def _read(self, name: str) -> StoredEndpoint | None:
-        """Read one again."""
-        spec = await self._store.row(name)
-        if spec is None and name not in self._store.configured:
+        """Read one again, and report it if it is not as it was, for the next refresh finds nothing different."""
+        spec, held = await self._store.row(name), None
+        if spec is not None or name in self._store.configured:
+            held = self._documents.make(name, spec, await self._ledger.get_resource(STATE, name))
+        before = self._held.get(name)
+        if held is not None:
+            self._held[name] = held
+        else:
             self._held.pop(name, None)
-            return None
-        held = self._held[name] = self._documents.make(name, spec, await self._ledger.get_resource(STATE, name))
-        self._public = None
+        if _differ(before, held):
+            self._changed(name)
         return held
 
     async def page(self, cursor: str | None, limit: int) -> tuple[list[Endpoint], str | None]:
@@ -322,10 +325,16 @@ class EndpointRegistry:
             etag, created = await self._store.put(name, document, condition)
             resource = ResourceRecord(ENDPOINT_RESOURCE, name, msgspec.to_builtins(document), etag, 0, 0)
             self._held[name] = self._documents.make(name, resource, await self._ledger.get_resource(STATE, name))
-            if created:  # what is left of another endpoint that had this name is none of this one
-                new = await self._change_locked(name, lambda _: EndpointStateDocument(), lambda _: (), anew=True)
-            else:
-                new = await self._change_locked(name, lambda state: _as_put(state, before, settings))
+            try:
+                if created:  # what is left of another endpoint that had this name does not count
+                    new = await self._change_locked(name, lambda _: EndpointStateDocument(), lambda _: (), anew=True)
+                else:
+                    new = await self._change_locked(name, lambda state: _as_put(state, before, settings))
+            except BaseException:  # the settings count all the same, and the next call finds nothing to change
+                self._changed(name)
+                if (held := self._held.get(name)) is not None:
+                    self._verify_soon(name, held.endpoint)
+                raise
             endpoint = self._held[name].endpoint
             self._verify_soon(name, endpoint)
             log("endpoint.put", endpoint=name, created=created)
@@ -589,6 +598,11 @@ class EndpointRegistry:
         del self._tasks[task]
         if not task.cancelled() and (error := task.exception()) is not None:
             log("endpoints.failed", logging.ERROR, exc_info=error)
+
+
+def _differ(before: StoredEndpoint | None, now: StoredEndpoint | None) -> bool:
+    """Whether an endpoint is new, gone, or not as it was."""
+    return (before.endpoint if before is not None else None) != (now.endpoint if now is not None else None)
 
 
 def _as_put(state: EndpointStateDocument, before: Endpoint | None, settings: EndpointSettings) -> EndpointStateDocument:
