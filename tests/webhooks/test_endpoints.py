@@ -28,6 +28,7 @@ from gateway.errors import (
     LedgerUnavailable,
     LimitExceeded,
     NoSuchEndpoint,
+    Overloaded,
     ReadOnly,
     Unsupported,
 )
@@ -899,6 +900,29 @@ async def test_what_is_read_while_all_are_read_is_the_newer(
     assert seen == [(server.url("/200"), EndpointState.ACTIVE)]
 
 
+async def test_a_refresh_that_fails_halfway_loses_none(
+    two: tuple[EndpointRegistry, EndpointRegistry], server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = two
+    for name in ("a", "b"):
+        await one.put(name, settings(server), None)
+    await other._load()
+    await one.pause("b")
+    seen = followed(other)
+    with monkeypatch.context() as patched:
+        patched.setattr(other._documents, "make", _broken)
+        with pytest.raises(RuntimeError):
+            await other._load()
+    assert [each.name for each in (await other.page(None, 10))[0]] == ["a", "b"]
+    assert seen == []
+    await other._load()
+    assert seen == [(server.url("/200"), EndpointState.PAUSED)]
+
+
+def _broken(*_: object) -> Any:
+    raise RuntimeError("a defect")
+
+
 @pytest.mark.usefixtures("shared")
 async def test_closing_them_is_no_fault(opened: Open) -> None:
     endpoints = await opened()
@@ -925,6 +949,25 @@ async def test_a_ledger_that_is_away_is_asked_again(
     monkeypatch.setattr(ledger, "list_resources", away)
     await one.put("shop", settings(server), None)
     await until(lambda: "shop" in other._held)
+
+
+@pytest.mark.usefixtures("shared")
+async def test_a_defect_does_not_end_the_looking(
+    opened: Open, server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, other = await opened(), await opened()
+    read, errors = other._load, [RuntimeError("a defect"), Overloaded("too much")]
+
+    async def broken() -> None:
+        if errors:
+            raise errors.pop()
+        await read()
+
+    monkeypatch.setattr(other, "_load", broken)
+    await one.put("shop", settings(server), None)
+    await until(lambda: "shop" in other._held)
+    logged = [record.getMessage() for record in caplog.records]
+    assert [each for each in logged if each.startswith("endpoints.")] == ["endpoints.not_read", "endpoints.failed"]
 
 
 async def test_ten_thousand_are_started_with(opened: Open, ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -211,7 +211,7 @@ class EndpointRegistry:
         self._touched.clear()
         states = {item.name: item async for item in self._ledger.all_resources(STATE)}
         specs = {item.name: item for item in await self._store.rows()}
-        before, self._held = self._held, {}
+        before, now = self._held, dict[str, StoredEndpoint]()
         for name in (*self._store.configured, *specs):
             held = before.get(name)
             if name in self._touched:
@@ -222,12 +222,13 @@ class EndpointRegistry:
                 and held.state_etag == (state.etag if state is not None else "")
                 and (spec is None or held.endpoint.etag == spec.etag)
             )
-            self._held[name] = held if same and held is not None else self._documents.make(name, spec, state)
-        self._loads += 1
+            now[name] = held if same and held is not None else self._documents.make(name, spec, state)
         for name in self._touched & before.keys():  # what was changed here meanwhile is newer than what was read
-            self._held[name] = before[name]
-        for name in {*before, *self._held}:
-            if _differ(before.get(name), self._held.get(name)):
+            now[name] = before[name]
+        self._held = now
+        self._loads += 1
+        for name in {*before, *now}:
+            if _differ(before.get(name), now.get(name)):
                 self._changed(name)
 
     async def _refresh(self) -> None:
@@ -238,8 +239,10 @@ class EndpointRegistry:
             began = clock.monotonic()
             try:
                 await self._load()
-            except LedgerUnavailable as error:
+            except GatewayError as error:
                 log("endpoints.not_read", logging.WARNING, reason=str(error))
+            except Exception as error:  # a defect here must not end the looking
+                log("endpoints.failed", logging.ERROR, exc_info=error)
             pause = max(REFRESH, (clock.monotonic() - began) / REFRESH_SHARE)
 
     # --------------------------------------------------------------------------------------------- looking
