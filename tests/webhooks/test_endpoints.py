@@ -900,6 +900,34 @@ async def test_what_is_read_while_all_are_read_is_the_newer(
     assert seen == [(server.url("/200"), EndpointState.ACTIVE)]
 
 
+async def test_what_is_put_while_it_is_read_is_the_newer(
+    two: tuple[EndpointRegistry, EndpointRegistry], server: Server, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would be pushed to the URL of before until the next refresh."""
+    one, other = two
+    await one.put("shop", settings(server), None)
+    read = ledger.get_resource
+    going, on = asyncio.Event(), asyncio.Event()
+
+    async def slow(kind: str, name: str) -> Any:
+        found = await read(kind, name)
+        if not going.is_set():
+            going.set()
+            await on.wait()
+        return found
+
+    monkeypatch.setattr(ledger, "get_resource", slow)
+    seen = followed(other)
+    reading = asyncio.create_task(other.get("shop"))
+    await going.wait()
+    putting = asyncio.create_task(other.put("shop", settings(server, "/201"), "*"))
+    await asyncio.wait([putting], timeout=0.2)
+    on.set()
+    await asyncio.gather(reading, putting)
+    assert seen[-1] == (server.url("/201"), EndpointState.ACTIVE)
+    assert (await other.get("shop")).settings.url == server.url("/201")
+
+
 async def test_a_refresh_that_fails_halfway_loses_none(
     two: tuple[EndpointRegistry, EndpointRegistry], server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

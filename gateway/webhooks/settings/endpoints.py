@@ -255,7 +255,8 @@ class EndpointRegistry:
         """An endpoint by name. Raises NoSuchEndpoint, LedgerUnavailable."""
         held = self._held.get(name)
         if held is None and self._ledger.work.shared:  # another gateway may have made it a moment ago
-            held = await self._read(name)
+            async with self._locks.of(name):  # else what was read could take the place of what is put meanwhile
+                held = self._held.get(name) or await self._read(name)
         if held is None:
             raise NoSuchEndpoint(f"no endpoint {name!r}")
         return held.endpoint
