@@ -201,9 +201,14 @@ class Pusher:
         await self._source.close()
 
     def lost(self) -> None:
-        """It is another process's now: drop everything at once, acknowledge and record nothing."""
+        """It is another process's now: drop everything at once, acknowledge and record nothing. What goes on after this
+        turn of the loop would claim and write under the next lease."""
         self._running = False
         self._backlog.close()
+        self._tasks.cancel()
+        if self._target is not None:
+            self._target.abandon(self)
+        self._count_rows(-sum(item.size for item in self._rows))
         self._rows.clear()
         if self._intake is not None:
             self._intake.lost()

@@ -334,14 +334,20 @@ class PushTarget:
     # -------------------------------------------------------------------------------------------- requests
 
     async def remove(self, line: PushSource) -> None:
-        """Serve it no more; what is under way is cut off."""
+        """Serve it no more; what is under way is cut off, and has ended when this returns."""
+        if tasks := self.abandon(line):
+            await asyncio.wait(tasks)
+
+    def abandon(self, line: PushSource) -> list[asyncio.Task[None]]:
+        """Serve it no more, from this turn of the loop on, and cut off what is under way; returns what has yet to
+        end."""
         if line in self.lines:
             self.lines.remove(line)
         tasks = [task for task, of in self._requests.items() if of is line]
         for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
+            if not task.cancelling():  # one that is being cut off closes its connection
+                task.cancel()
+        return tasks
 
     def pump(self, free_at: float | None = None) -> None:
         """Begin as many requests as can begin. ``free_at``: nothing holds it at this time, as was just found out."""

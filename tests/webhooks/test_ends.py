@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
 from gateway.ledger import EventKind, id_text
-from gateway.ledger.pending.owed import BacklogCounts, BacklogStatus
+from gateway.ledger.pending.owed import BacklogCounts, BacklogEntry, BacklogStatus
 from gateway.webhooks.attempts.forms import PushedMessage
 from gateway.webhooks.attempts.sender import SendOutcome
 from gateway.webhooks.backlog import COUNT_EVERY
 from gateway.webhooks.pusher import Pusher
 from tests.webhooks.test_holdings import bodies, bring, open_window
 from tests.webhooks.test_push_in_time import in_a_world, kinds, times
-from tests.webhooks.virtual import World
+from tests.webhooks.virtual import World, now
 
 FAILS = SendOutcome(status=500)
 OK = SendOutcome(status=200)
 LEASES = pytest.mark.parametrize("lease", ["broker", "ledger"])
+
+
+async def until_soon(condition: Callable[[], bool]) -> None:
+    """Wait until something holds, within a second."""
+    deadline = now() + 1.0
+    while not condition():
+        assert now() < deadline, "it did not happen in time"
+        await asyncio.sleep(0.0001)
 
 
 async def busy(world: World, lease: str) -> Pusher:
@@ -84,6 +93,131 @@ def test_who_lost_a_subscription_drops_all_at_once(lease: str) -> None:
         assert (len(times(world)), world.broker.accepted) == (2, accepted)
 
     main()
+
+
+def noted_writes(world: World) -> list[str]:
+    """What the ledger is asked to write from now on."""
+    writes: list[str] = []
+
+    def noted(name: str) -> Callable[..., Any]:
+        write = getattr(world.ledger, name)
+
+        def note(*arguments: Any, **options: Any) -> Any:
+            writes.append(name)
+            return write(*arguments, **options)
+
+        return note
+
+    for name in ("claim", "record", "settle", "store"):
+        setattr(world.ledger, name, noted(name))
+    return writes
+
+
+def check_nothing_is_left(world: World, pusher: Pusher) -> None:
+    """Neither bytes, nor places for requests, nor tasks."""
+    assert (world.parts.byte_budget.held, pusher._row_bytes, pusher._under_way) == (0, 0, 0)
+    assert (world.targets.slots.in_flight, len(pusher._tasks), len(world.targets._tasks)) == (0, 0, 0)
+    assert world.broker.consumers["s"] == []
+
+
+@LEASES
+def test_nothing_is_left_of_one_that_was_lost_at_work(lease: str) -> None:
+    @in_a_world
+    async def main(world: World) -> None:
+        pusher = await busy(world, lease)
+        assert world.targets.slots.in_flight == 2
+        pusher.lost()
+        await asyncio.sleep(0.1)
+        check_nothing_is_left(world, pusher)
+        assert len(world.targets) == 0
+
+    main()
+
+
+@LEASES
+def test_what_was_lost_claims_nothing_in_that_moment(lease: str) -> None:
+    """Its rows would be out under the next lease."""
+
+    @in_a_world
+    async def main(world: World) -> None:
+        world.receivers.put("e", FAILS, schedule=[0, 30, 30])
+        pusher = await world.push("s", "e", lease=lease)
+        world.broker.put("s", b"x")
+        await asyncio.sleep(1)
+        (row,) = world.ledger.rows.values()
+        assert row.status is BacklogStatus.WAITING
+        writes = noted_writes(world)
+        pusher._backlog.expect(0.0)
+        pusher._go()
+        assert pusher._refilling, "its task is made, and has not had its turn"
+        pusher.lost()
+        await asyncio.sleep(100)
+        assert (writes, row.status) == ([], BacklogStatus.WAITING)
+        check_nothing_is_left(world, pusher)
+
+    main()
+
+
+@LEASES
+def test_what_was_lost_as_its_requests_are_answered_brings_nothing_elsewhere(lease: str) -> None:
+    @in_a_world
+    async def main(world: World) -> None:
+        answer: asyncio.Future[SendOutcome] = asyncio.get_running_loop().create_future()
+
+        async def wait(_: Sequence[PushedMessage]) -> SendOutcome:
+            return await answer
+
+        world.receivers.put("e", wait, schedule=[0])
+        pusher = await world.push("s", "e", lease=lease, dead_letter_routing_key="dead")
+        world.broker.put("s", b"x")
+        await asyncio.sleep(1)
+        before = list(world.ledger.entries)
+        answer.set_result(FAILS)
+        pusher.lost()
+        await asyncio.sleep(1)
+        assert (world.broker.published, world.ledger.entries) == ([], before)
+        check_nothing_is_left(world, pusher)
+
+    main()
+
+
+@in_a_world
+async def test_what_was_lost_as_a_failure_is_to_be_written_stores_nothing(world: World) -> None:
+    world.receivers.put("e", FAILS, schedule=[0, 30])
+    pusher = await world.push("s", "e")
+    world.broker.put("s", b"x")
+    await until_soon(lambda: world.journal._gathering is not None)
+    writes = noted_writes(world)
+    world.journal._gathered()
+    await asyncio.sleep(0)  # its task goes on in the next turn
+    pusher.lost()
+    await asyncio.sleep(100)
+    assert (writes, world.broker.accepted, len(world.broker.queues["s"])) == ([], [], 1)
+    check_nothing_is_left(world, pusher)
+
+
+@in_a_world
+async def test_what_was_lost_as_it_claims_what_was_given_up_brings_nothing_elsewhere(world: World) -> None:
+    world.broker.routes = lambda _: False
+    world.receivers.put("e", FAILS, schedule=[0])
+    pusher = await world.push("s", "e", dead_letter_routing_key="dead")
+    world.broker.put("s", b"x")
+    await asyncio.sleep(1)
+    world.broker.routes = lambda _: True
+    claim, claimed = pusher._backlog.claim, asyncio.Event()
+
+    async def lost_then(*arguments: Any) -> list[BacklogEntry]:
+        rows = await claim(*arguments)
+        if rows:
+            claimed.set()
+            asyncio.get_running_loop().call_soon(pusher.lost)
+        return rows
+
+    pusher._backlog.claim = lost_then  # type: ignore[method-assign, assignment]
+    await claimed.wait()
+    await asyncio.sleep(1)
+    assert world.broker.published == []
+    check_nothing_is_left(world, pusher)
 
 
 @pytest.mark.parametrize("how", ["stop", "lost"])
