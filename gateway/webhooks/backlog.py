@@ -94,13 +94,14 @@ class EndpointBacklog:
         self._closed = False
 
     async def open(self) -> None:
-        """Look what is there. Raises LedgerUnavailable."""
+        """Look what is there. Raises LedgerUnavailable, also where it was closed meanwhile."""
         backlog = await self._count()
         if backlog.out:
             await self._put_back()
         if self.count:
             first = await self._ledger.deliveries.due(self._subscription, 1)
             self.tried = bool(first and first[0].attempt)
+        self._check_open()
         self.expect(0.0)
 
     @property
@@ -230,4 +231,10 @@ class EndpointBacklog:
             place = rows[-1]
             out = [BacklogSettlement(row.id, Ending.RETRY, lease=row.lease, front=True) for row in rows if row.out]
             if out:
+                self._check_open()  # else these may be the claims of the next owner
                 await deliveries.settle(out)
+
+    def _check_open(self) -> None:
+        """Raises LedgerUnavailable: it was closed, and what is written now may be written under another lease."""
+        if self._closed:
+            raise LedgerUnavailable(f"subscription {self._subscription!r} was lost while it began")

@@ -161,7 +161,7 @@ class Pusher:
     # ---------------------------------------------------------------------------------------- start, stop
 
     async def start(self) -> None:
-        """Begin. Raises LedgerUnavailable: nothing has begun."""
+        """Begin. Raises LedgerUnavailable: nothing has begun; also where it was lost meanwhile."""
         await self._backlog.open()
         self._running = True
         if self._ledger_first:

@@ -14,7 +14,7 @@ from gateway.config import LedgerSettings
 from gateway.core.sources.arrivals import now_us
 from gateway.errors import LedgerUnavailable
 from gateway.ledger import Ledger
-from gateway.ledger.pending.owed import BacklogCounts, BacklogEntry, BacklogSettlement, Ending, Owed
+from gateway.ledger.pending.owed import BacklogCounts, BacklogEntry, BacklogSettlement, BacklogStatus, Ending, Owed
 from gateway.runtime import replaced
 from gateway.runtime.clock import clock
 from gateway.webhooks import backlog as backlogs
@@ -369,6 +369,47 @@ def test_all_that_was_claimed_before_is_put_back_in_its_order(monkeypatch: pytes
         assert [row.id for row in again] == [row.id for row in claimed]
         assert {row.lease for row in again} == {2}
         backlog.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize("page", [1, 2])
+def test_one_that_is_closed_while_it_begins_puts_nothing_more_back(monkeypatch: pytest.MonkeyPatch, page: int) -> None:
+    """By then those may be the claims of the next owner."""
+
+    async def main() -> None:
+        monkeypatch.setattr(backlogs, "PAGE", 2)
+        ledger = Counting()
+        await ledger.store([owed(number, 0) for number in range(1, 5)])
+        await ledger.claim("s", 4, 1_000.0)
+        due = ledger.due
+        backlog = EndpointBacklog(cast(Ledger, ledger), "s", ordered=False, most=10, on_due=lambda: None)
+
+        async def then_close(*args: Any, **options: Any) -> list[BacklogEntry]:
+            rows = await due(*args, **options)
+            if ledger.reads == page:
+                backlog.close()
+            return rows
+
+        ledger.due = then_close  # type: ignore[method-assign]
+        with pytest.raises(LedgerUnavailable, match="was lost while it began"):
+            await backlog.open()
+        assert [row.status for row in ledger.rows.values()].count(BacklogStatus.WAITING) == 2 * (page - 1)
+
+    run(main())
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_one_that_is_closed_while_it_counts_does_not_begin(count: int) -> None:
+    async def main() -> None:
+        ledger = Counting()
+        await ledger.store([owed(number, 0) for number in range(count)])
+        backlog = EndpointBacklog(cast(Ledger, ledger), "s", ordered=False, most=10, on_due=lambda: None)
+        opening = asyncio.create_task(backlog.open())
+        await asyncio.sleep(0)
+        backlog.close()
+        with pytest.raises(LedgerUnavailable, match="was lost while it began"):
+            await opening
 
     run(main())
 

@@ -20,6 +20,7 @@ from gateway.errors import BrokerUnavailable, CommitUnknown, LedgerUnavailable, 
 from gateway.fidelity import annotate, annotation
 from gateway.ledger import EventKind, Ledger, id_text
 from gateway.ledger.pending.deliveries import DeliveryStore
+from gateway.ledger.pending.owed import BacklogEntry
 from gateway.upstreams import Delivery, PublishReceipt
 from gateway.webhooks import pusher
 from gateway.webhooks.attempts import replies
@@ -28,7 +29,8 @@ from gateway.webhooks.attempts.outcomes import PushOutcomes
 from gateway.webhooks.attempts.sender import SendOutcome
 from gateway.webhooks.endpoint import Endpoint, EndpointState
 from gateway.webhooks.states import PushState
-from tests.webhooks.pushed import Estate, until
+from gateway.webhooks.supervisor import Pushes
+from tests.webhooks.pushed import Estate, Receivers, until
 
 
 @pytest.fixture
@@ -539,6 +541,42 @@ async def test_what_is_lost_while_it_starts_over_begins_nothing(
     await asyncio.sleep(0.1)
     assert not estate.pushes.here("s")
     assert (estate.receivers.requests, await estate.depth()) == ({}, 1)
+
+
+async def test_what_the_next_owner_claimed_is_not_put_back_by_the_one_before(
+    estate: Estate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that starts over is fenced while it reads what is out. Its message would be sent again while it is sent."""
+    may_go = asyncio.Event()
+
+    async def answer(_: Sequence[PushedMessage]) -> SendOutcome:
+        await may_go.wait()
+        return SendOutcome(status=200)
+
+    estate.receivers.put("e", answer, concurrency=5)
+    await estate.subscribe(lease="ledger")
+    await estate.publish(b"x")
+    await until(lambda: estate.receivers.requests.get("e"))
+    before = Pushes(estate.gateway, Receivers(), Receivers())  # type: ignore[arg-type]
+    before._granted.add("s")
+    due = DeliveryStore.due
+
+    async def lost_then(self: DeliveryStore, *arguments: Any, **options: Any) -> list[BacklogEntry]:
+        found = await due(self, *arguments, **options)
+        before.lost("s")
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DeliveryStore, "due", lost_then)
+        await before.refresh("s")
+    assert not before.here("s")
+    estate.pushes._running["s"].wake()
+    await asyncio.sleep(0.2)
+    may_go.set()
+    await until(lambda: estate.receivers.bodies())
+    await estate.wait_for(in_flight=0, waiting=0)
+    assert estate.receivers.attempts() == [(b"x", 1)]
+    await before.close(0.0)
 
 
 async def test_the_log_says_once_that_an_endpoint_gets_nothing_and_that_it_does_again(
