@@ -7,6 +7,9 @@ claimed, the ledger is asked when the next row will be due.
 
 Only the process that owns the subscription claims, and it has just begun. So what is out when it begins was claimed by
 one that died, or that may not write any more, and is put back at once: nobody waits for those claims to end.
+
+Others may change rows, though: who revives a message or has it tried again sends a notice, and nobody knows whether it
+has arrived. So where there are others it is looked now and then (:data:`LOOK_EVERY`), which is a read and no commit.
 """
 
 from __future__ import annotations
@@ -33,6 +36,9 @@ PAGE = 1_000
 """Rows that are read at a time."""
 COUNT_EVERY = 5.0
 """Interval of new counts of the ledger's backlog while it is too large, in seconds."""
+LOOK_EVERY = 15.0
+"""Where several processes share the ledger, and nothing is due for longer than this, it is looked that often whether
+another one has made a row due, in seconds: the notice of that may have been lost."""
 
 
 class UntriedRows:
@@ -91,6 +97,10 @@ class EndpointBacklog:
         self._timer: asyncio.TimerHandle | None = None
         self._counter: asyncio.TimerHandle | None = None
         self._counting: asyncio.Task[None] | None = None
+        self._look_timer: asyncio.TimerHandle | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._looked_at = clock.monotonic()
+        """What was due by then has been claimed, or was found to wait for others."""
         self._closed = False
 
     async def open(self) -> None:
@@ -103,6 +113,8 @@ class EndpointBacklog:
             self.tried = bool(first and first[0].attempt)
         self._check_open()
         self.expect(0.0)
+        if self._ledger.work.shared:
+            self._look_later()
 
     @property
     def full(self) -> bool:
@@ -148,6 +160,7 @@ class EndpointBacklog:
         Empty where nothing is due now; ``is_due`` says whether it is worth asking again."""
         looked = self._doubtful and not self._ordered
         self._due_at = None
+        self._looked_at = clock.monotonic()
         rows: list[BacklogEntry] = []
         try:
             found = await self._next() if looked else None
@@ -166,8 +179,8 @@ class EndpointBacklog:
             self.expect(max(found.due_in, 0.0 if rows else SOON), doubtful=found.out)
         return rows
 
-    async def _next(self) -> BacklogEntry | None:
-        """The row that is due next, where no more could be claimed; None: that depends on others.
+    async def _next(self, since: float = 0.0) -> BacklogEntry | None:
+        """The row that is due next, where no more could be claimed this many seconds ago; None: that depends on others.
 
         What is due then, and could not be claimed, has become due just now; or it waits for another one of its order
         key, and is claimed when that is settled. So in order it is looked behind all that has been due for a while."""
@@ -175,17 +188,19 @@ class EndpointBacklog:
         found = await deliveries.due(self._subscription, 1)
         if found and found[0].due_in <= 0 and self._ordered:
             there = found[0].due_at - int(found[0].due_in * 1_000_000)
-            found = await deliveries.due(self._subscription, 1, after=(there - JUST_NOW_US, b""))
+            behind = there - JUST_NOW_US - int(since * 1_000_000)
+            found = await deliveries.due(self._subscription, 1, after=(behind, b""))
         return found[0] if found else None
 
     def close(self) -> None:
         """Call nobody any more."""
         self._closed = True
-        for timer in (self._timer, self._counter):
+        for timer in (self._timer, self._counter, self._look_timer):
             if timer is not None:
                 timer.cancel()
-        if self._counting is not None:
-            self._counting.cancel()
+        for task in (self._counting, self._looking):
+            if task is not None:
+                task.cancel()
 
     def _arm(self) -> None:
         if self._timer is not None:
@@ -201,6 +216,31 @@ class EndpointBacklog:
         if self._due_at > clock.monotonic():  # some loops are early by a part of a millisecond
             self._due_at = clock.monotonic()
         self._on_due()
+
+    def _look_later(self) -> None:
+        if not self._closed:
+            self._look_timer = self._loop.call_later(LOOK_EVERY, self._look_soon)
+
+    def _look_soon(self) -> None:
+        due_in = self.due_in
+        if due_in is None or due_in > LOOK_EVERY:
+            self._looking = self._loop.create_task(self._look())
+        else:  # to claim it is to look
+            self._look_later()
+
+    async def _look(self) -> None:
+        """Find what another process made due. A read that fails is made up for by the next one."""
+        now = clock.monotonic()
+        try:
+            # In order, once more behind what became due before the last look: a commit may be seen late.
+            found = await self._next(now - self._looked_at + LOOK_EVERY)
+        except LedgerUnavailable:
+            pass
+        else:
+            self._looked_at = now
+            if found is not None:
+                self.expect(max(found.due_in, 0.0), doubtful=found.out)
+        self._look_later()
 
     def _count_soon(self) -> None:
         self._counter = None

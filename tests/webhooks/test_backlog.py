@@ -18,7 +18,7 @@ from gateway.ledger.pending.owed import BacklogCounts, BacklogEntry, BacklogSett
 from gateway.runtime import replaced
 from gateway.runtime.clock import clock
 from gateway.webhooks import backlog as backlogs
-from gateway.webhooks.backlog import FEW, SOON, EndpointBacklog, UntriedRows
+from gateway.webhooks.backlog import FEW, LOOK_EVERY, SOON, EndpointBacklog, UntriedRows
 from tests.ledgers import sqlite_ledger
 from tests.webhooks.virtual import FakeLedger, now, run
 
@@ -61,9 +61,14 @@ def owed(number: int, due_in: float, key: bytes = b"") -> Owed:
 
 
 async def backlog_with(
-    *rows: Owed, ordered: bool = False, most: int = 1_000, on_due: Callable[[], None] = lambda: None
+    *rows: Owed,
+    ordered: bool = False,
+    most: int = 1_000,
+    on_due: Callable[[], None] = lambda: None,
+    shared: bool = False,
 ) -> tuple[Counting, EndpointBacklog]:
     ledger = Counting()
+    ledger.work.shared = shared
     await ledger.store(rows)
     backlog = EndpointBacklog(cast(Ledger, ledger), "s", ordered=ordered, most=most, on_due=on_due)
     await backlog.open()
@@ -425,3 +430,167 @@ async def test_what_is_put_back_is_not_behind_what_came_after_it(tmp_path: Path)
     assert [row.id for row in await backlog.claim(2, 60.0, 1 << 20)] == [row.id for row in rows]
     backlog.close()
     await ledger.close()
+
+
+# ------------------------------------------------------------------------- what became due without a word of it
+
+
+def revived(number: int) -> BacklogSettlement:
+    """What another process writes, whose notice is lost."""
+    return BacklogSettlement(number.to_bytes(16, "big"), Ending.REVIVE)
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("next_in", [None, LOOK_EVERY + 1.0, 3_600.0])
+def test_what_was_revived_elsewhere_is_found_where_nothing_else_is_due(*, ordered: bool, next_in: float | None) -> None:
+    async def main() -> None:
+        calls: list[float] = []
+        rows = [msgspec.structs.replace(owed(1, 0, b"a"), dead=True)]
+        if next_in is not None:
+            rows.append(owed(2, next_in, b"b"))
+        ledger, backlog = await backlog_with(*rows, ordered=ordered, on_due=lambda: calls.append(now()), shared=True)
+        await asyncio.sleep(0.1)
+        assert await backlog.claim(1, 60.0, 1 << 20) == []
+        calls.clear()
+        await asyncio.sleep(1.0)
+        begun = now()
+        await ledger.settle([revived(1)])
+        await asyncio.sleep(LOOK_EVERY)
+        assert [at - begun < LOOK_EVERY for at in calls] == [True]
+        assert [row.id[-1] for row in await backlog.claim(1, 60.0, 1 << 20)] == [1]
+        backlog.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_what_was_put_off_elsewhere_is_found_before_it_is_due(*, ordered: bool) -> None:
+    async def main() -> None:
+        rows = [msgspec.structs.replace(owed(1, 0), dead=True), owed(2, 3_600.0)]
+        ledger, backlog = await backlog_with(*rows, ordered=ordered, shared=True)
+        await asyncio.sleep(0.1)
+        assert await backlog.claim(1, 60.0, 1 << 20) == []
+        ledger.claims = 0
+        await ledger.settle([msgspec.structs.replace(revived(1), due_in=600.0)])
+        await asyncio.sleep(LOOK_EVERY)
+        assert backlog.due_in == pytest.approx(600.0 - LOOK_EVERY, abs=0.1)
+        assert ledger.claims == 0
+        backlog.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize(("shared", "looks"), [(False, 0), (True, 10)])
+def test_a_look_is_a_read_and_only_where_there_are_other_processes(*, shared: bool, looks: int) -> None:
+    async def main() -> None:
+        ledger, backlog = await backlog_with(shared=shared)
+        await asyncio.sleep(0.1)
+        await backlog.claim(1, 60.0, 1 << 20)
+        ledger.claims = ledger.reads = ledger.counts = 0
+        await asyncio.sleep(10.5 * LOOK_EVERY)
+        assert (ledger.reads, ledger.claims, ledger.counts) == (looks, 0, 0)
+        backlog.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize("next_in", [0.0, LOOK_EVERY - 1.0])
+def test_nobody_looks_where_something_is_due_soon(next_in: float) -> None:
+    """Also where the endpoint is suspended, and what is due is not claimed."""
+
+    async def main() -> None:
+        ledger, backlog = await backlog_with(shared=True)
+        await asyncio.sleep(0.1)
+        await backlog.claim(1, 60.0, 1 << 20)
+        await asyncio.sleep(LOOK_EVERY - 1.0)
+        backlog.expect(next_in)
+        ledger.reads = 0
+        await asyncio.sleep(10 * LOOK_EVERY)
+        assert (backlog.is_due, ledger.reads) == (True, 0)
+        backlog.close()
+
+    run(main())
+
+
+def test_in_order_what_waits_for_others_is_not_claimed_at_each_look() -> None:
+    async def main() -> None:
+        calls: list[float] = []
+        rows = owed(1, 3_600.0, b"a"), owed(2, 0, b"a"), owed(3, 0, b"a")
+        ledger, backlog = await backlog_with(*rows, ordered=True, on_due=lambda: calls.append(now()), shared=True)
+        await asyncio.sleep(0.1)
+        assert await backlog.claim(1, 60.0, 1 << 20) == []
+        await asyncio.sleep(2.5 * LOOK_EVERY)
+        if backlog.is_due:
+            assert await backlog.claim(1, 60.0, 1 << 20) == []
+        ledger.reads = 0
+        calls.clear()
+        await asyncio.sleep(10 * LOOK_EVERY)
+        assert (calls, ledger.reads) == ([], 20)
+        backlog.close()
+
+    run(main())
+
+
+def test_in_order_what_is_seen_late_is_found_by_a_later_look() -> None:
+    """The commit that revived it took as long as a look takes to come round."""
+
+    async def main() -> None:
+        ledger, backlog = await backlog_with(
+            msgspec.structs.replace(owed(1, 0, b"a"), dead=True), ordered=True, shared=True
+        )
+        await asyncio.sleep(0.1)
+        assert await backlog.claim(1, 60.0, 1 << 20) == []
+        await asyncio.sleep(LOOK_EVERY - 1.0)
+        revived_at = now()
+        await asyncio.sleep(5.0)
+        await ledger.settle([revived(1)])
+        ledger.rows[(1).to_bytes(16, "big")].due_at = revived_at
+        await asyncio.sleep(LOOK_EVERY)
+        assert backlog.is_due
+        assert len(await backlog.claim(1, 60.0, 1 << 20)) == 1
+        backlog.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_what_is_revived_while_the_ledger_is_away_is_found_when_it_is_back(*, ordered: bool) -> None:
+    async def main() -> None:
+        ledger, backlog = await backlog_with(
+            msgspec.structs.replace(owed(1, 0, b"a"), dead=True), ordered=ordered, shared=True
+        )
+        await asyncio.sleep(0.1)
+        assert await backlog.claim(1, 60.0, 1 << 20) == []
+        await asyncio.sleep(1.0)
+        await ledger.settle([revived(1)])
+        ledger.away = True
+        await asyncio.sleep(5 * LOOK_EVERY)
+        assert backlog.due_in is None
+        ledger.away = False
+        await asyncio.sleep(LOOK_EVERY)
+        assert backlog.is_due
+        assert len(await backlog.claim(1, 60.0, 1 << 20)) == 1
+        backlog.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize("wait", [1.0, LOOK_EVERY - 0.0995, LOOK_EVERY + 1.0])
+def test_once_it_is_closed_nobody_looks(wait: float) -> None:
+    """Neither by a timer, nor after a look that has begun."""
+
+    async def main() -> None:
+        calls: list[float] = []
+        ledger, backlog = await backlog_with(on_due=lambda: calls.append(now()), shared=True)
+        await asyncio.sleep(0.1)
+        await backlog.claim(1, 60.0, 1 << 20)
+        await asyncio.sleep(wait)
+        await ledger.store([owed(1, 0)])
+        backlog.close()
+        calls.clear()
+        ledger.reads = 0
+        await asyncio.sleep(10 * LOOK_EVERY)
+        assert (calls, ledger.reads) == ([], 0)
+        assert len(asyncio.all_tasks()) == 1
+
+    run(main())

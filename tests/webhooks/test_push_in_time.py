@@ -18,6 +18,7 @@ from gateway.ledger.pending.owed import BacklogSettlement, BacklogStatus, Ending
 from gateway.webhooks.attempts.forms import PushedMessage
 from gateway.webhooks.attempts.schedule import DELAYS, JITTER
 from gateway.webhooks.attempts.sender import SendOutcome
+from gateway.webhooks.backlog import LOOK_EVERY
 from gateway.webhooks.endpoint import EndpointState
 from gateway.webhooks.states import PushState
 from tests.webhooks.virtual import FakeConsumer, World, now, run
@@ -655,3 +656,22 @@ async def test_what_the_dead_letter_place_does_not_take_waits_for_it(world: Worl
     assert (routing_key, message.body) == ("dead", b"x")
     assert not world.ledger.rows
     assert kinds(world)[-1] is EventKind.DEAD_LETTERED
+
+
+@pytest.mark.parametrize("order_key", ["", "routing_key"])
+def test_what_another_process_revived_without_notice_is_pushed(order_key: str) -> None:
+    @in_a_world
+    async def main(world: World) -> None:
+        world.ledger.work.shared = True
+        world.receivers.put("e", SendOutcome(status=400), schedule=[0])
+        await world.push("s", "e", order_key=order_key)
+        world.broker.put("s", b"x")
+        await asyncio.sleep(100)
+        (row,) = world.ledger.rows.values()
+        assert row.status is BacklogStatus.DEAD
+        world.receivers.answers["e"] = OK
+        await world.ledger.settle([BacklogSettlement(row.owed.id, Ending.REVIVE)])
+        await asyncio.sleep(LOOK_EVERY + 1)
+        assert (world.receivers.bodies(), world.ledger.rows) == ([b"x"], {})
+
+    main()

@@ -127,6 +127,7 @@ class FakeLedger:
         self.away = False
         self.disk = Disk(None, 0)
         self.deliveries = self
+        self.work = SimpleNamespace(shared=False)
 
     def ready(self) -> tuple[bool, str]:
         return not self.away, "away" if self.away else ""
