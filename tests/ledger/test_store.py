@@ -87,6 +87,44 @@ async def test_a_message_that_is_known_is_left_as_it_is(ledger: Ledger) -> None:
     assert len(timeline.events) == 2
 
 
+def spooled(message_id: bytes, at: int) -> LogEntry:
+    """A consumer had it: it knows neither its client nor where it was published."""
+    there = message(origin="broker", exchange="", routing_key="q", client="", properties={"type": "t"}, size=6)
+    return LogEntry(message_id, EventKind.SPOOLED, at, "rabbit", "0-9-1", None, there)
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["in one commit", "in two"])
+@pytest.mark.parametrize("origin", ["http", "front", "replay"])
+async def test_a_message_is_described_as_it_was_published_although_a_consumer_was_quicker(
+    ledger: Ledger, origin: str, together: bool
+) -> None:
+    """Its publish is written with its outcome, and the broker may deliver the message before."""
+    one, other = new_id(), new_id()
+    late = [accepted(one, NOW, origin=origin)]
+    if origin != "http":  # one event, at its end
+        late = [LogEntry(one, EventKind.CONFIRMED, NOW + 20, "rabbit", "0-9-1", None, message(origin=origin))]
+    early = [spooled(other, NOW + 10), spooled(one, NOW + 10)]
+    for entries in [early + late] if together else [early, late]:
+        await ledger.record(entries)
+    timelines = [await ledger.timeline(each) for each in (one, other)]
+    found, untouched = (timeline.message for timeline in timelines if timeline)
+    assert (found.origin, found.exchange, found.routing_key, found.client) == (origin, "orders", "eu.new", "shop")
+    assert (found.properties, found.size, found.at) == ({"message_id": "m-1"}, 5, NOW + 10)
+    assert (untouched.origin, untouched.routing_key, untouched.client) == ("broker", "q", "")
+
+
+async def test_a_message_that_is_published_again_later_stays_as_it_is(ledger: Ledger) -> None:
+    """By a consumer that keeps its id, to another place."""
+    came, sent = new_id(), new_id()
+    await ledger.record([spooled(came, NOW - 1), *published(sent, NOW - 1, routing_key="first")])
+    await ledger.record([*published(came), *published(sent), spooled(sent, NOW + 1)])
+    timelines = [await ledger.timeline(each) for each in (came, sent)]
+    assert [(each.message.origin, each.message.routing_key) for each in timelines if each] == [
+        ("broker", "q"),
+        ("http", "first"),
+    ]
+
+
 BAD: dict[str, list[LogEntry]] = {
     "short id": [entry(b"short", EventKind.CONFIRMED)],
     "id that is text": [entry("0" * 16, EventKind.CONFIRMED)],  # type: ignore[arg-type]

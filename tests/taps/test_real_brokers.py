@@ -22,8 +22,8 @@ import sqlalchemy as sa
 from gateway.amqp.message import Message, Properties
 from gateway.amqp.operations import Settlement
 from gateway.config import LedgerSettings, TapSettings
-from gateway.core import Gateway
-from gateway.ledger import Ledger
+from gateway.core import Gateway, Publication
+from gateway.ledger import Ledger, MessageFilter
 from gateway.ledger.db.models import message_log
 from gateway.notation.logged import from_json
 from gateway.observing.telemetry import Metrics
@@ -99,6 +99,34 @@ async def taken(broker: Upstream, queue: str, count: int) -> list[Message]:
                 found.append(delivery.message)
                 delivery.settle(Settlement.ACCEPT)
     return found
+
+
+@pytest.mark.parametrize("end", ENDS, ids=lambda end: end.id)
+async def test_what_is_taken_before_its_publish_is_written_is_described_as_it_was_published(
+    end: End, servers: Servers, tmp_path: Path, unique_name: Any
+) -> None:
+    """A broker may deliver a message before it confirms it, and the tap writes of it at once."""
+    queue, count = unique_name("quick"), 200
+    async with upstream(end, servers) as broker:
+        await broker.declare_queue(queue)
+        try:
+            settings = TapSettings(broker="house", queue=queue)
+            async with running(tmp_path, end, servers, settings) as (ledger, taps):
+                sent = [Publication(queue, Message(b"%d" % number, Properties())) for number in range(count)]
+                for item in sent:
+                    (outcome,) = await taps._gateway.publish("house", "", [item], "me")
+                    assert outcome.error is None
+                async with asyncio.timeout(WITHIN):
+                    while (await taps.get("t")).spooled < count:
+                        await asyncio.sleep(0.02)
+                found, cursor = await ledger.messages(MessageFilter(origin="http", client="me"), None, count)
+                while cursor is not None:
+                    more, cursor = await ledger.messages(MessageFilter(origin="http", client="me"), cursor, count)
+                    found += more
+                missing = {item.id for item in sent} - {message.id for message in found}
+                assert not missing, f"{len(missing)} of {count} are described as the tap took them"
+        finally:
+            await broker.delete_queue(queue)
 
 
 @pytest.mark.parametrize("end", ENDS, ids=lambda end: end.id)

@@ -11,10 +11,10 @@ import fcntl
 import os
 import shutil
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 from urllib.parse import quote
 
 import sqlalchemy as sa
@@ -24,6 +24,7 @@ from sqlalchemy.pool import NullPool
 from gateway.durable import make_folder
 from gateway.errors import ConfigurationError, LedgerDamaged, LedgerFull, LedgerUnavailable
 
+T = TypeVar("T")
 Row = tuple[Any, ...]
 BUSY_TIMEOUT = 5.0
 """How long a statement waits for SQLite's lock, in seconds."""
@@ -210,11 +211,29 @@ def clock_of(dialect: str) -> sa.ColumnElement[int]:
 def run(connection: sa.Connection, text: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> list[Row]:
     """Execute a statement in the driver's words, inside the connection's transaction; all that it returns. Errors are
     SQLAlchemy's, but its cursors, contexts and rows, which cost as much as a small statement, are left out."""
+    return _execute(connection, text, parameters, _returned)
+
+
+def write(connection: sa.Connection, text: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> int:
+    """The same; how many rows it wrote or deleted."""
+    return _execute(connection, text, parameters, _written)
+
+
+def _returned(cursor: Any) -> list[Row]:
+    return cursor.fetchall() if cursor.description else []
+
+
+def _written(cursor: Any) -> int:
+    return int(cursor.rowcount)
+
+
+def _execute(
+    connection: sa.Connection, text: str, parameters: Sequence[Any] | Mapping[str, Any], what: Callable[[Any], T]
+) -> T:
     driver: Any = connection.connection.dbapi_connection
     dialect = connection.dialect
     try:
-        cursor = driver.execute(text, parameters)
-        return cursor.fetchall() if cursor.description else []
+        return what(driver.execute(text, parameters))
     except dialect.loaded_dbapi.Error as error:
         lost = dialect.is_disconnect(error, driver, None)
         if lost:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import re
 from collections import namedtuple
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 
-from gateway.ledger.db.engine import Database, Row, run
+from gateway.ledger.db.engine import Database, Row, run, write
 
 T = TypeVar("T")
 make_row: Final[Any] = partial(namedtuple, rename=True)
@@ -62,15 +62,20 @@ class PreparedStatement:
         return compiled
 
     def run(self, connection: sa.Connection, parameters: Mapping[str, Any]) -> list[Row]:
-        """Execute it. ``parameters`` holds the values of its ``bindparam``s."""
+        """Execute it; all that it returns. ``parameters`` holds the values of its ``bindparam``s."""
+        return run(connection, self._text, self._begin(connection, parameters))
+
+    def write(self, connection: sa.Connection, parameters: Mapping[str, Any]) -> int:
+        """The same; how many rows it wrote or deleted."""
+        return write(connection, self._text, self._begin(connection, parameters))
+
+    def _begin(self, connection: sa.Connection, parameters: Mapping[str, Any]) -> Sequence[Any] | Mapping[str, Any]:
         if self._begins and not connection.in_transaction():
             # The driver begins one anyway. Unless SQLAlchemy ends it, its pool does, and takes a connection that died
             # meanwhile for a defect. Connections to SQLite do not die.
             connection.begin()
         values = {**self._fixed, **parameters}
-        if self._positions is None:
-            return run(connection, self._text, values)
-        return run(connection, self._text, [values[name] for name in self._positions])
+        return values if self._positions is None else [values[name] for name in self._positions]
 
 
 class StaticStatement:

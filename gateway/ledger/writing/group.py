@@ -57,6 +57,10 @@ NOTHING = 0
 otherwise pay the disk for the answer."""
 PROBED = 32
 """Rows that are written to find out whether rows can be written."""
+PUBLISHED = ("front", "http", "replay")
+"""``origin`` of messages that the gateway published."""
+BEGINNINGS = frozenset({EventKind.ACCEPTED, EventKind.SCHEDULED})
+"""Kinds of event with the time at which a publish began."""
 
 
 class GroupResult(NamedTuple):
@@ -71,7 +75,9 @@ class GroupResult(NamedTuple):
 class GroupRows:
     """The rows of a group, table by table."""
 
-    __slots__ = ("_headers", "_watched", "consumed", "events", "inbox", "messages", "opened", "parked", "settled")
+    __slots__ = (
+        "_headers", "_watched", "consumed", "events", "inbox", "messages", "opened", "parked", "published", "settled",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -84,6 +90,8 @@ class GroupRows:
         that are kept."""
         self.events = RowBatch() if events is None else events
         self.messages = RowBatch() if messages is None else messages
+        self.published: list[tuple[bytes, int, NewMessage]] = []
+        """Those of the messages that the gateway published, and when that began."""
         self.opened: list[RowBatch] = []
         self.settled = RowBatch()
         self.parked = RowBatch()
@@ -108,6 +116,8 @@ class GroupRows:
             self.events.add((kind, entry.at, entry.broker, entry.version), message_id, encoded)
             if entry.message is not None:
                 self._add_message(message_id, entry.at, entry.message)
+                if entry.message.origin in PUBLISHED:
+                    self.published.append((message_id, _began(entry), entry.message))
             if entry.kind in watched:
                 self.consumed.add(message_id)
             if effect is Effect.NONE or ended:
@@ -143,12 +153,22 @@ class GroupRows:
         self.opened[-1].add(plain, *octets)
 
     def _add_message(self, message_id: bytes, at: int, message: NewMessage) -> None:
+        self._describe(self.messages, message_id, at, message)
+
+    def described(self) -> RowBatch:
+        """What is published, once more, with the time at which that began."""
+        batch = RowBatch()
+        for message_id, began, message in self.published:
+            self._describe(batch, message_id, began, message)
+        return batch
+
+    def _describe(self, batch: PendingRows, message_id: bytes, at: int, message: NewMessage) -> None:
         properties = message.properties
         if self._headers and message.headers:
             kept = header_texts(message.headers, self._headers)
             if kept:
                 properties = {**(properties or {}), "headers": kept}
-        self.messages.add(
+        batch.add(
             (at, message.broker, message.version, uint64_in_json(message.size), message.origin),
             message_id,
             octets(message.exchange),
@@ -190,6 +210,17 @@ class GroupCommit:
     def _prepare(self, database: Database) -> None:
         dialect = database.dialect
         shard, fence = sa.bindparam("my_shard", type_=sa.BigInteger), sa.bindparam("my_fence", type_=sa.BigInteger)
+        given = select_rows(dialect, [*messages.c])[0].subquery("given")
+        self._publish = PreparedStatement(
+            database,
+            sa.update(messages)
+            .where(
+                messages.c.id == given.c.id,
+                messages.c.at >= given.c.at,
+                *(messages.c.origin != each for each in PUBLISHED),
+            )
+            .values({column.name: given.c[column.name] for column in messages.c if column.name not in ("id", "at")}),
+        )
 
         self._events: Insert = insert(database, events)
         self._messages: Insert = insert(database, messages, (messages.c.id,))
@@ -332,7 +363,10 @@ class GroupCommit:
     def _insert(self, connection: sa.Connection, lease: ShardLease, rows: GroupRows, first: int) -> None:
         mine: dict[str, Any] = {"my_shard": lease.shard, "my_fence": lease.fence}
         if rows.messages:
-            self._messages.run(connection, rows.messages, lease.shard, first)
+            there = len(rows.messages) - self._messages.write(connection, rows.messages, lease.shard, first)
+            if there and rows.published:
+                # A consumer may have written of a message before its publish had its outcome: that one says more.
+                self._publish.run(connection, rows.described().parameters())
         if rows.events:
             self._events.run(connection, rows.events, lease.shard, first)
         for opened in rows.opened:
@@ -342,3 +376,10 @@ class GroupCommit:
         if rows.parked:
             self._settle_plain.run(connection, rows.parked.parameters())
             self._park.run(connection, rows.parked.parameters())
+
+
+def _began(entry: LogEntry) -> int:
+    """When a publish began, in microseconds since 1970: with the first of its events, or when it was given its id."""
+    if entry.kind in BEGINNINGS:
+        return entry.at
+    return min(entry.at, int.from_bytes(entry.message_id[:6], "big") * 1000)

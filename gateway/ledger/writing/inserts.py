@@ -14,13 +14,13 @@ columns that tend to be alike (:data:`ALIKE`), and the first set that is takes t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, Protocol
 
 import sqlalchemy as sa
 
 from gateway.ledger.db.batch import RowBatch, select_rows
-from gateway.ledger.db.engine import Database, Row, run
+from gateway.ledger.db.engine import Database, Row, run, write
 from gateway.ledger.db.prepared import PreparedStatement
 from gateway.ledger.db.shards import INSERT
 
@@ -69,6 +69,9 @@ class Insert(Protocol):
     def run(self, connection: sa.Connection, rows: Any, shard: int, first: int) -> list[Row]:
         """Insert rows that :meth:`rows` began. Where the table has ``shard`` and ``sequence``, theirs are ``shard``,
         and ``first`` and up. Returns what the statement does."""
+
+    def write(self, connection: sa.Connection, rows: Any, shard: int, first: int) -> int:
+        """The same; how many of them were not there."""
 
 
 class Values:
@@ -125,12 +128,24 @@ class ValuesInsert:
 
     def run(self, connection: sa.Connection, rows: Values, shard: int, first: int) -> list[Row]:
         """See :class:`Insert`."""
+        found: list[Row] = []
+        for text, values in self._statements(rows, shard, first):
+            found += run(connection, text, values)
+        return found
+
+    def write(self, connection: sa.Connection, rows: Values, shard: int, first: int) -> int:
+        """See :class:`Insert`."""
+        return sum([write(connection, text, values) for text, values in self._statements(rows, shard, first)])
+
+    def _statements(self, rows: Values, shard: int, first: int) -> Iterator[tuple[str, list[Any]]]:
+        """The statements, with their values."""
         values, count = rows.values, rows.count
         if count == 1:  # alone it is like nothing else, and this is the whole commit of a lone caller
             text = self._texts.get(_ALONE)
             if text is None:
                 text = self._texts[_ALONE] = self._text(*_ALONE)
-            return run(connection, text, [shard, first, *values] if self._numbered else values)
+            yield text, [shard, first, *values] if self._numbered else values
+            return
         width = len(self._names)
         columns = [values[index::width] for index in range(width)]
         alike = next((each for each in self._sets if all(_same(columns[index]) for index in each)), ())
@@ -142,17 +157,15 @@ class ValuesInsert:
             for index, column in enumerate(others):
                 values[index::width] = column
         begin, left = 0, count
-        returned: list[Row] = []
         while left:
             number = min(MOST, 1 << (left.bit_length() - 1))
             text = self._texts.get((number, alike))
             if text is None:
                 text = self._texts[number, alike] = self._text(number, alike)
             numbers = [shard, first + begin] * self._numbered
-            returned += run(connection, text, [*head, *numbers, *values[begin * width : (begin + number) * width]])
+            yield text, [*head, *numbers, *values[begin * width : (begin + number) * width]]
             begin += number
             left -= number
-        return returned
 
 
 def _same(column: list[Any]) -> bool:
@@ -198,6 +211,10 @@ class JsonInsert:
     def run(self, connection: sa.Connection, rows: RowBatch, shard: int, first: int) -> list[Row]:
         """See :class:`Insert`."""
         return self._statement.run(connection, rows.parameters(my_shard=shard, first=first))
+
+    def write(self, connection: sa.Connection, rows: RowBatch, shard: int, first: int) -> int:
+        """See :class:`Insert`."""
+        return self._statement.write(connection, rows.parameters(my_shard=shard, first=first))
 
 
 def insert(
