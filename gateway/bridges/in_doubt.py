@@ -11,10 +11,15 @@ Each branch that was begun has a row in the ledger (:mod:`gateway.ledger.pending
     decided           the broker has undone it, against its word          its messages are forgotten; they come again,
                                                                           marked if some of it may have been committed
     nothing           the broker says that it is prepared, under a name   nothing
-                      of this bridge: it is rolled back
+                      of this bridge: first the ledger, as for one that
+                      is begun; then it is rolled back
 
 This is done for a bridge of any mode that has such rows, at whichever broker they are: the mode and the target may have
 been changed since.
+
+A process that has lost the bridge may not have heard of that, and settle branches while another process begins some. So
+nothing is rolled back before the ledger has been asked in a transaction that lets nobody decide it any more: what was
+read of the ledger before may be old.
 """
 
 from __future__ import annotations
@@ -74,9 +79,19 @@ async def settle(
     if target is not None:
         known = {branch.id for branch in found}
         for xid in await target.branches.recover():
-            if xid.format == FORMAT and xid.branch_id == branch_id(token) and xid.global_id not in known:
-                rolled_back += await _roll_back(token, target, xid.global_id)
-    if found or rolled_back:
+            id = xid.global_id
+            if xid.format != FORMAT or xid.branch_id != branch_id(token) or id in known:
+                continue
+            # Another process may have begun it since the ledger was read, and even decided it.
+            if await register.abort(id) is BranchStatus.DECIDED:
+                decided = BranchRecord(id, bridge, target.name, BranchStatus.DECIDED, {})
+                committed += await _commit(token, target, gateway, journal, decided)
+            elif await _roll_back(token, target, id):
+                await register.finish(id)
+                rolled_back += 1
+            else:
+                left.append(id)
+    if found or committed or rolled_back or left:
         log(
             "bridge.branches_settled", logging.WARNING if lost else logging.INFO,
             bridge=bridge, committed=committed, rolled_back=rolled_back, left=len(left), lost=lost,
@@ -90,6 +105,8 @@ async def _commit(
     register = gateway.ledger.branches
     found = await register.of(branch.bridge)  # its detail may be newer than what was read of it
     detail = next((each.detail for each in found if each.id == branch.id), branch.detail)
+    if not detail:
+        return False  # its own process has finished it meanwhile
     outcome = await upstream.branches.commit(xid_of(token, branch.id))
     if outcome in (BranchOutcome.ROLLED_BACK, BranchOutcome.MIXED):
         log("bridge.branch_lost", logging.WARNING, bridge=branch.bridge, branch=branch.id.hex(), outcome=outcome.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,9 +17,10 @@ from gateway.ledger import BranchRecord, BranchStatus, EventKind
 from gateway.ledger.pending.branches import BranchStore
 from gateway.observing.repeats import FIELDS
 from gateway.upstreams import BranchOutcome
+from gateway.upstreams.branches import UpstreamBranch, UpstreamBranches
 from tests.bridges.asked import Bench, Register, Target, bench
-from tests.bridges.conftest import Estate, until
-from tests.bridges.points import Hold, after, branches, prepared
+from tests.bridges.conftest import Estate, entry, until
+from tests.bridges.points import Hold, after, branches, prepared, until_async
 
 __all__ = ["bench"]
 
@@ -126,6 +128,47 @@ async def test_only_branches_of_its_own_that_nobody_knows_are_undone(
     assert caplog.records == [], "there was nothing"
 
 
+async def test_one_that_the_ledger_does_not_show_is_aborted_there_before_it_is_undone(
+    left: Left, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another process may have begun it since the ledger was read, and must not decide it any more."""
+    caplog.set_level("INFO")
+    left.asked.answers["recover"] = [(xid_of(left.token, b"s" * 16),)]
+    assert await left.settle() == (0, 1, [], 0)
+    assert left.asked.take() == ["of", "recover", "abort", "rollback there", "finish"]
+    left.asked.answers["recover"] = [(xid_of(left.token, b"s" * 16),)]
+    left.asked.answers["rollback there"] = [RemoteError(406, "a channel works on it")]
+    assert await left.settle() == (0, 0, [b"s" * 16], 0)
+    assert left.asked.take() == ["of", "recover", "abort", "rollback there"], "the ledger must not forget it"
+    assert [arguments for verb in ("abort", "finish") for arguments, _ in left.asked.of(verb)] == [(b"s" * 16,)] * 3
+    assert getattr(caplog.records[-1], FIELDS)["left"] == 1
+
+
+async def test_one_that_was_decided_since_the_ledger_was_read_is_committed(
+    left: Left, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    record = left.record(1, BranchStatus.DECIDED)
+    left.asked.answers |= {
+        "of": [[], [record]], "recover": [(xid_of(left.token, record.id),)], "abort": [BranchStatus.DECIDED],
+    }  # fmt: skip
+    target: Any = left.target
+    assert await settle("b", left.token, left.gateway, left.journal, target) == (1, 0, [], 0)
+    assert left.asked.take() == ["of", "recover", "abort", "of", "commit there", "finish"]
+    (((id, told), _),) = left.asked.of("finish")
+    assert (id, [entry.kind for entry in told]) == (record.id, [EventKind.FORWARDED, EventKind.REDUCED])
+    assert {entry.broker for entry in told} == {"new"}
+    assert [arguments for arguments, _ in left.asked.of("of")] == [("b",)] * 2
+    assert getattr(caplog.records[-1], FIELDS)["committed"] == 1
+
+
+async def test_one_that_its_own_process_has_finished_meanwhile_is_left_alone(left: Left) -> None:
+    begun = BranchRecord(b"%016d" % 1, "b", "new", BranchStatus.BEGUN, {})
+    left.asked.answers |= {"of": [[begun], []], "abort": [BranchStatus.DECIDED]}
+    assert await settle("b", left.token, left.gateway, left.journal, None) == (0, 0, [], 0)
+    assert left.asked.take() == ["of", "abort", "of"]
+
+
 @pytest.mark.parametrize("outcome", [BranchOutcome.ROLLED_BACK, BranchOutcome.MIXED])
 async def test_what_a_target_has_undone_meanwhile_is_released(left: Left, outcome: BranchOutcome) -> None:
     left.asked.answers["commit there"] = [outcome]
@@ -166,3 +209,59 @@ async def test_a_pause_commits_what_was_decided(estate: Estate, monkeypatch: pyt
         await estate.bridges._here["b"].halt(0.05)
     assert (await branches(estate), await prepared(estate)) == ([], 0)
     assert await estate.depth("out", "new") == 4
+
+
+@pytest.mark.parametrize(("owner", "verb"), [(UpstreamBranch, "prepare"), (BranchStore, "decide")])
+@pytest.mark.parametrize("estate", [("0-9-1", "0-10")], indirect=True)
+async def test_one_that_settles_late_costs_its_heir_no_messages(
+    estate: Estate, monkeypatch: pytest.MonkeyPatch, owner: Any, verb: str
+) -> None:
+    """It has read the ledger, and asks the target only when another process has prepared a branch of the bridge."""
+    ids = await estate.fill(4)
+    await estate.bridge(acknowledge="dtx", paused=True)
+    bridge = estate.bridges._here["b"]
+    recover, step = UpstreamBranches.recover, getattr(owner, verb)
+    late, heir = Turn(), Turn()
+
+    async def slow_recover(self: UpstreamBranches) -> Any:
+        await late.here()
+        return await recover(self)
+
+    async def slow_step(*arguments: Any) -> Any:
+        found = await step(*arguments)
+        await heir.here()
+        return found
+
+    monkeypatch.setattr(UpstreamBranches, "recover", slow_recover)
+    monkeypatch.setattr(owner, verb, slow_step)
+    settling = asyncio.create_task(settle("b", bridge.route.token, estate.gateway, bridge._journal(), estate.new))
+    await until(lambda: late.reached)
+    await estate.bridges.resume("b")
+    await until(lambda: heir.reached)
+    late.may_go.set()
+    outcome = await settling
+    heir.may_go.set()
+    await estate.wait_for(state="running", forwarded=4, in_flight=0)
+    await until_async(lambda: _is_empty(estate))
+    found = await estate.take(4)
+    assert [entry(delivery)["origin"] for delivery in found] == [f"old/{id}" for id in ids]
+    assert not any("resent" in entry(delivery) for delivery in found)
+    assert outcome == ((0, 1, [], 0) if verb == "prepare" else (1, 0, [], 0))
+
+
+async def _is_empty(estate: Estate) -> bool:
+    return await estate.depth() == 0
+
+
+class Turn:
+    """Holds up the first that comes here, until it may go on."""
+
+    def __init__(self) -> None:
+        self.reached = False
+        self.may_go = asyncio.Event()
+
+    async def here(self) -> None:
+        """Wait, if nobody has been here before."""
+        if not self.reached:
+            self.reached = True
+            await self.may_go.wait()
