@@ -114,6 +114,8 @@ class Bridge:
         self._left: int | None = None
         """How many of them are left."""
         self._drained = False
+        self._lost = False
+        """Another process has it, and settles its branches."""
         self._crashed_at = -CALM
         self._rest_seconds = 0.0
         self._backoff = Backoff(PAUSE_MIN, PAUSE_MAX)
@@ -139,6 +141,7 @@ class Bridge:
             self._judge()
             return
         self._why_stopped = ""
+        self._lost = False
         for upstream in self._brokers():
             upstream.on_state.append(self._broker_changed)
         self._source.on_oversized.append(self._oversized)
@@ -152,13 +155,14 @@ class Bridge:
             await asyncio.wait(tasks)
         distributed = self._flow is not None and self._flow.two_phase is not None
         await self._end_flow(within)
-        if distributed:
+        if distributed and not self._lost:
             await self._settle_last(max(within, CANCEL_WITHIN))
         self._rest_now()
 
     def drop(self) -> Coroutine[Any, Any, None]:
         """Another process has it: from now on nothing is published, recorded or acknowledged. Await what is returned to
         give back what the source delivered."""
+        self._lost = True
         self._end_tasks()
         flow, consumer = self._flow, self._consumer
         self._flow = self._consumer = None

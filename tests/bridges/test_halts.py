@@ -12,6 +12,7 @@ import pytest
 from gateway.amqp.message import Message, Properties
 from gateway.bridges import bridge as bridges
 from gateway.bridges.bridge import Bridge
+from gateway.bridges.flow import BridgeFlow
 from gateway.core.work.supervised import SupervisedResource, WantedState
 from gateway.errors import BrokerUnavailable, LedgerUnavailable
 from gateway.upstreams import Oversized, UpstreamState
@@ -401,6 +402,61 @@ async def test_it_says_how_many_transactions_wait(
 
     monkeypatch.setattr(bridge, "_settle_branches", silent)
     assert await bridge._settle_last(1.5) == "no answer within 1.5 s"
+
+
+@pytest.mark.parametrize("verb", ["pause", "refresh"])
+@pytest.mark.parametrize("is_lost", [False, True])
+@pytest.mark.parametrize("estate", [("0-9-1", "0-10")], indirect=True)
+async def test_one_that_is_lost_while_it_halts_leaves_its_branches_to_its_heir(
+    estate: Estate, monkeypatch: pytest.MonkeyPatch, verb: str, is_lost: bool
+) -> None:
+    await estate.fill(1)
+    await estate.bridge(acknowledge="dtx")
+    await estate.wait_for(state="running", forwarded=1)
+    stop, settle_last = BridgeFlow.stop, Bridge._settle_last
+    done: list[str] = []
+
+    async def slow(flow: BridgeFlow, within: float) -> None:
+        done.append("stop")
+        if is_lost:
+            estate.bridges.lose("b")
+        await stop(flow, within)
+
+    async def noted(bridge: Bridge, within: float) -> str:
+        done.append("settle")
+        return await settle_last(bridge, within)
+
+    monkeypatch.setattr(BridgeFlow, "stop", slow)
+    monkeypatch.setattr(Bridge, "_settle_last", noted)
+    if verb == "pause":
+        await estate.bridges.pause("b")
+    else:
+        found = await estate.ledger.get_resource("bridge", "b")
+        assert found is not None
+        await estate.ledger.put_resource("bridge", "b", {**found.spec, "prefetch": 7}, None)
+        await estate.bridges.refresh("b")
+    assert done == (["stop"] if is_lost else ["stop", "settle"])
+
+
+@pytest.mark.parametrize("estate", [("0-9-1", "0-10")], indirect=True)
+async def test_one_that_runs_again_after_it_was_lost_settles_its_branches_as_it_halts(
+    estate: Estate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await estate.bridge(acknowledge="dtx")
+    await estate.wait_for(state="running")
+    bridge = estate.bridges._here["b"]
+    await bridge.drop()
+    bridge.start()
+    await estate.wait_for(state="running")
+    settled: list[float] = []
+
+    async def noted(within: float) -> str:
+        settled.append(within)
+        return ""
+
+    monkeypatch.setattr(bridge, "_settle_last", noted)
+    await bridge.halt(2.0)
+    assert settled == [2.0]
 
 
 async def test_one_that_has_run_in_another_mode_is_known_for_good(estate: Estate) -> None:
