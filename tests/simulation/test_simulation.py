@@ -36,9 +36,10 @@ one had by then. A message came again, and to another pull, while the first one 
 once. A resume found nothing to do while a pause was being written. A tap ran twice that was lost and taken again while
 its configuration changed. A claim of what was to be sent was made under the next lease, and newer publishes passed it.
 A subscription was resumed without notice to its owner, and rested on. An intake that was lost while it stopped started
-its consumer later. A message was described as a tap had got it, and a replay by its routing key missed it. And the simulation had mistakes of its own. The traces of the first two depended on where
-objects lay in memory. What a thread told could be overtaken by what it told later, and a process that had just been
-killed in a commit was to end in good order."""
+its consumer later. A message was described as a tap had got it, and a replay by its routing key missed it. And the
+simulation had mistakes of its own. The traces of the first two depended on where objects lay in memory. What a thread
+told could be overtaken by what it told later, and a process that had just been killed in a commit was to end in good
+order."""
 
 
 class Runs:
