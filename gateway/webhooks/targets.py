@@ -482,7 +482,8 @@ class PushTarget:
         except GatewayError as error:  # the next request will have the same answer
             log("push.not_disabled", logging.WARNING, endpoint=self.name, reason=str(error))
             self._pause(clock.monotonic() + PAUSE_MAX, why)
-        self._gone = ""
+        finally:  # also where its subscription goes elsewhere meanwhile: others have the same endpoint
+            self._gone = ""
         await self.reload()
 
     def close(self) -> None:

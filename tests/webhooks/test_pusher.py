@@ -617,6 +617,31 @@ async def test_an_endpoint_that_has_moved_is_not_disabled_by_where_it_was(estate
     assert estate.receivers.disabled == {}
 
 
+async def test_one_of_two_that_is_lost_while_their_endpoint_is_disabled(
+    estate: Estate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one goes on where the endpoint is well again."""
+    disabling = asyncio.Event()
+
+    async def disable(*_: Any) -> Endpoint:
+        disabling.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    monkeypatch.setattr(estate.receivers, "disable", disable)
+    estate.receivers.put("e", SendOutcome(status=410))
+    for name in ("s", "t"):
+        await estate.upstream.declare_queue(name)
+        await estate.gateway.subscriptions.put(name, SubscriptionSettings(broker="b", queue=name, push="e"), None)
+    await until(lambda: estate.pushes.here("s") and estate.pushes.here("t"))
+    await estate.publish(b"s", queue="s")
+    await disabling.wait()
+    estate.pushes.lost("s")
+    estate.receivers.put("e")
+    await estate.publish(b"t", queue="t")
+    await until(lambda: estate.receivers.bodies() == [b"t"])
+
+
 @pytest.mark.parametrize("ends", ["s", "t"])
 async def test_one_of_two_that_ends_while_their_endpoint_is_read(
     estate: Estate, monkeypatch: pytest.MonkeyPatch, ends: str
