@@ -509,6 +509,28 @@ async def test_what_is_lost_while_it_is_sent_is_given_up_and_in_doubt(gateway: G
     await settled(gateway, [result])
 
 
+async def test_nothing_is_taken_over_any_more_once_it_is_closed(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process may lose its lease while it ends, and get another one."""
+    taken: list[int] = []
+
+    async def take_over(self: OutboxStore, limit: int) -> list[OutboxEntry]:
+        taken.append(limit)
+        return []
+
+    monkeypatch.setattr(OutboxStore, "take_over", take_over)
+    sender = gateway.outbox.sender
+    sender.recover_soon()
+    await sender.recovered()
+    assert taken
+    await sender.close(1.0)
+    taken.clear()
+    sender.recover_soon()
+    await sender.recovered()
+    assert taken == []
+
+
 async def test_nothing_looks_any_more_once_all_is_stopped_or_lost(gateway: Gateway, upstream: FakeUpstream) -> None:
     def tasks() -> list[asyncio.Task[Any]]:
         return [task for task in asyncio.all_tasks() if task.get_name() == "outbox"]

@@ -127,6 +127,7 @@ class OutboxSender:
         self._recovery: asyncio.Task[None] | None = None
         self._is_asked_again = False
         """More may have come to be in doubt than the look under way finds."""
+        self._is_closed = False
 
     def owns(self, broker: str) -> bool:
         """Whether this process sends what is due at the broker."""
@@ -390,6 +391,8 @@ class OutboxSender:
 
     def recover_soon(self) -> None:
         """Take over what dead processes held for requests, in the background."""
+        if self._is_closed:  # a lease that is lost while the gateway ends, and taken again
+            return
         self._is_asked_again = True
         if self._recovery is None or self._recovery.done():
             self._recovery = asyncio.get_running_loop().create_task(self._recover(), name="resolve in doubt")
@@ -402,6 +405,7 @@ class OutboxSender:
     async def close(self, within: float) -> None:
         """Let the taking over come to its end, for at most ``within`` seconds. What does not is resolved at the next
         start. Nothing is sent any more."""
+        self._is_closed = True
         runner, self._runner = self._runner, None
         if runner is not None:  # another process had taken the work over
             await _ended(runner)
