@@ -32,7 +32,7 @@ class Faults:
         self.alarms: dict[tuple[str, int], asyncio.Event] = {}
         """What shall happen at a commit or a message: of whom, and its number."""
         for fault in scene.world.faults:
-            if " at " in fault.kind and fault.kind != "strand at commit":
+            if " at " in fault.kind and fault.kind not in ("strand at commit", "sleep at read"):
                 self.alarms[fault.target, int(fault.at)] = asyncio.Event()
         scene.seams.ledgers.on_commit = self._commit
         scene.seams.on_message = self._message
@@ -41,6 +41,9 @@ class Faults:
         """Have a fault happen in its time, and wait until it is over."""
         scene = self.scene
         kind, target, amount = fault.kind, fault.target, fault.amount
+        if kind == "sleep at read":  # it happens when that is read
+            await asyncio.sleep(amount)
+            return
         if kind == "strand at commit":
             kind = "strand"
         elif " at " in kind:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Final
@@ -54,9 +55,17 @@ class RareFaults:
         """Kind of fault -> who does it."""
         self._commits: dict[tuple[str, int], asyncio.Event] = {}
         """Process and number of a commit -> what shall happen then."""
+        self._reads: Counter[str] = Counter()
+        """How often each process has read its ledger since the work has begun."""
+        self._sleeps: dict[tuple[str, int], float] = {}
+        """Process and number of a read -> how long the process sleeps then, in seconds."""
         for fault in scene.world.faults:
             if fault.kind == "strand at commit":
                 self._commits[fault.target, int(fault.at)] = asyncio.Event()
+            elif fault.kind == "sleep at read":
+                self._sleeps[fault.target, int(fault.at)] = fault.amount
+        if self._sleeps:
+            scene.seams.ledgers.on_read = self._reading
 
     def committing(self, node: Node, number: int) -> None:
         """A process is about to commit for the time with this number since the work has begun."""
@@ -65,6 +74,16 @@ class RareFaults:
             loop, slow = self.scene.loop, self.scene.seams.ledgers.slow
             slow[node.name] = VERY_SLOW if self.scene.world.moment == "restarts" else SLOW
             loop.call_soon(alarm.set, context=loop.world.context)
+
+    def _reading(self, node: Node) -> None:
+        """A process reads its ledger: what it finds is told to it when it has slept."""
+        if not self.scene.is_working:
+            return
+        self._reads[node.name] += 1
+        seconds = self._sleeps.pop((node.name, self._reads[node.name]), 0.0)
+        if seconds:
+            self.scene.note("fault", "pause", node.name, f"{seconds:.1f} s", "after a read")
+            node.paused_until = self.scene.loop.now + seconds
 
     def _process(self, name: str) -> GatewayProcess:
         found = self.scene.process(name)

@@ -22,6 +22,8 @@ REPLAYS: Final = 17
 """In the world of every so manyth seed messages of the ledger are replayed."""
 OPERATORS: Final = 13
 """In the world of every so manyth seed somebody pauses and changes what moves messages."""
+SLEEPS: Final = 36
+"""In the world of every so manyth seed a process sleeps after it has read its ledger."""
 COPIES: Final = "copies"
 """Queue or endpoint to which they go."""
 
@@ -273,6 +275,7 @@ KINDS: Final[Mapping[str, Callable[[World], bool]]] = {
     "revivals": lambda world: any(route.revive for route in world.routes),
     "retries": lambda world: any(route.reject and not route.redrive for route in world.routes),
     "steering": lambda world: bool(world.steering),
+    "sleeps": lambda world: any(fault.kind == "sleep at read" for fault in world.faults),
     "schedules": lambda world: any(publish.delay for publish in world.publishes),
     "taps": lambda world: any(route.tap for route in world.routes),
     "turns": lambda world: world.moment == "turns",
@@ -327,6 +330,8 @@ def draw(seed: int) -> World:
         world = _with_front(world)
     elif seed % MOMENTS == 5:
         return _with_moment(world)
+    elif seed % SLEEPS == 29:
+        world = _with_sleeps(world)
     if seed % ROTATIONS == 2:
         world = _with_rotations(world)
     if seed % REPLAYS == 12:
@@ -476,6 +481,28 @@ def _with_another_gateway(world: World) -> World:
         faults.append(Fault(lost.randint(1, 8), "lose at message", broker, lost.choice(names), away))
     settings = {**world.settings, "ledger.shard_lease": lease}
     return replace(world, faults=tuple(faults), settings=settings, gateways=2)
+
+
+def _with_sleeps(world: World) -> World:
+    """The same with two processes, one of which reads something of the ledger and sleeps until the other one has its
+    work. What it does with what it has read comes too late."""
+    rng = random.Random(f"sleeps of world {world.seed}")
+    if rng.random() < 0.4:  # a bridge that always has something to do
+        brokers = {"a": world.brokers["a"], "b": "0-10"}
+        route = Route("q0", rng.choice(("a", "b")), rng.choice(("broker", "ledger")), False, "b", "dtx")
+        publishes = _on_one_route(world, delay=0.0, twin=False)
+        stranger = Stranger(0, rng.randint(15, 40), _time(rng, 0.05, 0.2))
+        world = replace(world, brokers=brokers, routes=(route,), publishes=publishes, stranger=stranger, faults=())
+    world = _with_another_gateway(world)
+    name, other = rng.sample(("gateway", "gateway2"), 2)
+    faults = list(world.faults) if rng.random() < 0.3 else []
+    amount = world.settings["ledger.shard_lease"] * (1.1 + 1.5 * rng.random())
+    faults.append(Fault(rng.randint(1, 60), "sleep at read", name, "", round(amount, 4)))
+    if rng.random() < 0.5:
+        faults.append(Fault(_time(rng, 0.1, 1.0), "reload", name))
+    if rng.random() < 0.5:
+        faults.append(Fault(_time(rng, 0.5, 1.5), "slow ledger", other, "", 6.0))
+    return replace(world, faults=tuple(faults))
 
 
 def _with_rotations(world: World) -> World:
