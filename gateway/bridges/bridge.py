@@ -114,8 +114,6 @@ class Bridge:
         self._left: int | None = None
         """How many of them are left."""
         self._drained = False
-        self._lost = False
-        """Another process has it, and settles its branches."""
         self._crashed_at = -CALM
         self._rest_seconds = 0.0
         self._backoff = Backoff(PAUSE_MIN, PAUSE_MAX)
@@ -141,7 +139,6 @@ class Bridge:
             self._judge()
             return
         self._why_stopped = ""
-        self._lost = False
         for upstream in self._brokers():
             upstream.on_state.append(self._broker_changed)
         self._source.on_oversized.append(self._oversized)
@@ -154,15 +151,14 @@ class Bridge:
         if tasks := self._end_tasks():
             await asyncio.wait(tasks)
         distributed = self._flow is not None and self._flow.two_phase is not None
-        await self._end_flow(within)
-        if distributed and not self._lost:
+        is_ours = await self._end_flow(within)
+        if distributed and is_ours:  # else its branches are the next owner's
             await self._settle_last(max(within, CANCEL_WITHIN))
         self._rest_now()
 
     def drop(self) -> Coroutine[Any, Any, None]:
         """Another process has it: from now on nothing is published, recorded or acknowledged. Await what is returned to
         give back what the source delivered."""
-        self._lost = True
         self._end_tasks()
         flow, consumer = self._flow, self._consumer
         self._flow = self._consumer = None
@@ -193,8 +189,9 @@ class Bridge:
         self._faults.clear_all()
         self._judge()
 
-    async def _end_flow(self, within: float) -> None:
-        """End consumer and flow. Who is cancelled in here leaves the rest to the next who comes."""
+    async def _end_flow(self, within: float) -> bool:
+        """End consumer and flow. Who is cancelled in here leaves the rest to the next who comes. Returns whether it was
+        not dropped meanwhile."""
         flow, consumer = self._flow, self._consumer
         if consumer is not None:
             if self._consumer_changed in consumer.on_state:
@@ -206,7 +203,9 @@ class Bridge:
                 await flow.two_phase.close()
         if consumer is not None:
             await consumer.close()
+        is_ours = self._flow is flow
         self._flow = self._consumer = None
+        return is_ours
 
     def _brokers(self) -> set[Upstream]:
         return {self._source, self._target, self._place}
