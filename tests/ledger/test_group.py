@@ -27,7 +27,7 @@ def counts(rows: GroupRows) -> dict[str, int]:
 def test_what_is_opened_and_settled_in_one_call_owes_nothing() -> None:
     rows = GroupRows()
     rows.add(published(new_id()))
-    assert counts(rows) == {"events": 2, "messages": 1}
+    assert counts(rows) == {"events": 2, "messages": 1, "published": 1}
 
 
 def test_each_call_settles_for_itself() -> None:
@@ -35,21 +35,21 @@ def test_each_call_settles_for_itself() -> None:
     one, two = new_id(), new_id()
     rows.add([accepted(one)])
     rows.add([entry(one, EventKind.CONFIRMED), entry(two, EventKind.UNKNOWN), entry(two, EventKind.DELIVERED)])
-    assert counts(rows) == {"events": 4, "messages": 1, "opened": 1, "settled": 1, "parked": 1}
+    assert counts(rows) == {"events": 4, "messages": 1, "opened": 1, "settled": 1, "parked": 1, "published": 1}
 
 
 def test_an_unknown_outcome_in_the_same_call_is_one() -> None:
     rows = GroupRows()
     one = new_id()
     rows.add([accepted(one), entry(one, EventKind.UNKNOWN)])
-    assert counts(rows) == {"events": 2, "messages": 1}
+    assert counts(rows) == {"events": 2, "messages": 1, "published": 1}
 
 
 def test_what_owes_nothing_is_in_nobodys_way() -> None:
     rows = GroupRows()
     one, two = new_id(), new_id()
     rows.add([entry(two, EventKind.RECEIVED), accepted(one), entry(two, EventKind.CONFIRMED)])
-    assert counts(rows) == {"events": 3, "messages": 1, "opened": 1, "settled": 1}
+    assert counts(rows) == {"events": 3, "messages": 1, "opened": 1, "settled": 1, "published": 1}
     rows = GroupRows()
     rows.add([entry(one, EventKind.RESENT), entry(one, EventKind.CONFIRMED)], ended=True)
     assert counts(rows) == {"events": 2}
