@@ -56,15 +56,18 @@ class RareFaults:
         self._commits: dict[tuple[str, int], asyncio.Event] = {}
         """Process and number of a commit -> what shall happen then."""
         self._reads: Counter[str] = Counter()
-        """How often each process has read its ledger since the work has begun."""
+        """How often each process has read its ledger since the work has begun, or since a reload."""
         self._sleeps: dict[tuple[str, int], float] = {}
         """Process and number of a read -> how long the process sleeps then, in seconds."""
+        self._later: dict[str, dict[tuple[str, int], float]] = {}
+        """Process -> the same from its next reload on."""
         for fault in scene.world.faults:
             if fault.kind == "strand at commit":
                 self._commits[fault.target, int(fault.at)] = asyncio.Event()
             elif fault.kind == "sleep at read":
-                self._sleeps[fault.target, int(fault.at)] = fault.amount
-        if self._sleeps:
+                sleeps = self._later.setdefault(fault.target, {}) if fault.other else self._sleeps
+                sleeps[fault.target, int(fault.at)] = fault.amount
+        if self._sleeps or self._later:
             scene.seams.ledgers.on_read = self._reading
 
     def committing(self, node: Node, number: int) -> None:
@@ -76,7 +79,7 @@ class RareFaults:
             loop.call_soon(alarm.set, context=loop.world.context)
 
     def _reading(self, node: Node) -> None:
-        """A process reads its ledger: what it finds is told to it when it has slept."""
+        """A process reads its ledger, and gets what it finds when it has slept."""
         if not self.scene.is_working:
             return
         self._reads[node.name] += 1
@@ -84,6 +87,11 @@ class RareFaults:
         if seconds:
             self.scene.note("fault", "pause", node.name, f"{seconds:.1f} s", "after a read")
             node.paused_until = self.scene.loop.now + seconds
+
+    def reloading(self, name: str) -> None:
+        """A process is about to read its configuration again."""
+        self._reads[name] = 0
+        self._sleeps |= self._later.pop(name, {})
 
     def _process(self, name: str) -> GatewayProcess:
         found = self.scene.process(name)

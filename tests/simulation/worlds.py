@@ -497,9 +497,11 @@ def _with_sleeps(world: World) -> World:
     name, other = rng.sample(("gateway", "gateway2"), 2)
     faults = list(world.faults) if rng.random() < 0.3 else []
     amount = world.settings["ledger.shard_lease"] * (1.1 + 1.5 * rng.random())
-    faults.append(Fault(rng.randint(1, 60), "sleep at read", name, "", round(amount, 4)))
-    if rng.random() < 0.5:
+    if rng.random() < 0.6:  # what it does starts over, and reads more than usual
         faults.append(Fault(_time(rng, 0.1, 1.0), "reload", name))
+        faults.append(Fault(rng.randint(1, 15), "sleep at read", name, "reload", round(amount, 4)))
+    else:
+        faults.append(Fault(rng.randint(1, 60), "sleep at read", name, "", round(amount, 4)))
     if rng.random() < 0.5:
         faults.append(Fault(_time(rng, 0.5, 1.5), "slow ledger", other, "", 6.0))
     return replace(world, faults=tuple(faults))
