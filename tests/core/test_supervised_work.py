@@ -77,6 +77,16 @@ async def test_what_was_changed_elsewhere_without_notice_is_outdated(ledger: Led
     assert taps.outdated == []
 
 
+async def test_the_others_hear_of_a_new_one_at_once(ledger: Ledger) -> None:
+    """They take it over where its process dies soon."""
+    taps = Taps(ledger, shared=True)
+    await taps.start()
+    await taps.put("t", Settings("a"), None)
+    assert taps.ownership.said.count(("changed", "t")) == 1
+    await taps.put("t", Settings("b"), "*")
+    assert taps.ownership.said.count(("changed", "t")) == 1, "they read its settings when they take it"
+
+
 async def test_what_is_lost_while_it_starts_over_is_left_alone(taps: Taps, ledger: Ledger) -> None:
     await taps.put("t", Settings("a"), None)
     count = len(taps.made)

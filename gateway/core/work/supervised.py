@@ -413,6 +413,8 @@ class Supervisor(Generic[S, T, X]):
                 self._gateway.ownership.reread(self.kind, name)
                 raise
             self._log("put", name, created=created)
+            if created:  # the others take it over where this process dies soon
+                self._gateway.ownership.changed(self.kind, name)
             if before is not None:
                 await before.halt(HALT_WITHIN)
             if before is not None and self._here.get(name) is before:  # else it was lost meanwhile
