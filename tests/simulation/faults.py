@@ -109,7 +109,6 @@ class Faults:
     async def _reload(self, process: GatewayProcess) -> None:
         scene = self.scene
         scene.reloads += 1
-        self.rare.reloading(process.name)
         caller = Caller(process.port)
         try:
             answer = await caller.request("POST", "/v1/admin:reload", None, {}, WITHIN)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 from tests.simulation.scene import Scene
 from tests.simulation.surroundings.gateways import GatewayProcess
@@ -32,6 +34,7 @@ NOTICED: Final = 0.05
 """After this many seconds a process knows that its connections are lost."""
 FENCED: Final = 1.5
 """After this many seconds a process that comes back knows that its work is another's."""
+_TABLE: Final = re.compile(r"\b(?:FROM|JOIN) ([a-z_]+)")
 
 
 class RareFaults:
@@ -55,19 +58,16 @@ class RareFaults:
         """Kind of fault -> who does it."""
         self._commits: dict[tuple[str, int], asyncio.Event] = {}
         """Process and number of a commit -> what shall happen then."""
-        self._reads: Counter[str] = Counter()
-        """How often each process has read its ledger since the work has begun, or since a reload."""
-        self._sleeps: dict[tuple[str, int], float] = {}
-        """Process and number of a read -> how long the process sleeps then, in seconds."""
-        self._later: dict[str, dict[tuple[str, int], float]] = {}
-        """Process -> the same from its next reload on."""
+        self._reads: Counter[tuple[str, str]] = Counter()
+        """How often each process has read each table since the work has begun."""
+        self._sleeps: dict[tuple[str, str, int], float] = {}
+        """Process, table and number of a read -> how long the process sleeps then, in seconds."""
         for fault in scene.world.faults:
             if fault.kind == "strand at commit":
                 self._commits[fault.target, int(fault.at)] = asyncio.Event()
             elif fault.kind == "sleep at read":
-                sleeps = self._later.setdefault(fault.target, {}) if fault.other else self._sleeps
-                sleeps[fault.target, int(fault.at)] = fault.amount
-        if self._sleeps or self._later:
+                self._sleeps[fault.target, fault.other, int(fault.at)] = fault.amount
+        if self._sleeps:
             scene.seams.ledgers.on_read = self._reading
 
     def committing(self, node: Node, number: int) -> None:
@@ -78,20 +78,20 @@ class RareFaults:
             slow[node.name] = VERY_SLOW if self.scene.world.moment == "restarts" else SLOW
             loop.call_soon(alarm.set, context=loop.world.context)
 
-    def _reading(self, node: Node) -> None:
-        """A process reads its ledger, and gets what it finds when it has slept."""
+    def _reading(self, node: Node, connection: Any) -> None:
+        """A process begins to read its ledger: what it reads is followed."""
+        connection.set_trace_callback(partial(self._read, node) if self._sleeps else None)
+
+    def _read(self, node: Node, statement: str) -> None:
+        """It reads something, and gets what it finds when it has slept."""
         if not self.scene.is_working:
             return
-        self._reads[node.name] += 1
-        seconds = self._sleeps.pop((node.name, self._reads[node.name]), 0.0)
-        if seconds:
-            self.scene.note("fault", "pause", node.name, f"{seconds:.1f} s", "after a read")
-            node.paused_until = self.scene.loop.now + seconds
-
-    def reloading(self, name: str) -> None:
-        """A process is about to read its configuration again."""
-        self._reads[name] = 0
-        self._sleeps |= self._later.pop(name, {})
+        for table in set(_TABLE.findall(statement)):
+            self._reads[node.name, table] += 1
+            seconds = self._sleeps.pop((node.name, table, self._reads[node.name, table]), 0.0)
+            if seconds:
+                self.scene.note("fault", "pause", node.name, f"{seconds:.1f} s", f"after it has read {table}")
+                node.paused_until = self.scene.loop.now + seconds
 
     def _process(self, name: str) -> GatewayProcess:
         found = self.scene.process(name)

@@ -24,6 +24,8 @@ OPERATORS: Final = 13
 """In the world of every so manyth seed somebody pauses and changes what moves messages."""
 SLEEPS: Final = 36
 """In the world of every so manyth seed a process sleeps after it has read its ledger."""
+READ: Final = ("branches", "deliveries", "events", "inbox", "messages", "outbox", "resources", "shards", "work")
+"""Tables that processes read."""
 COPIES: Final = "copies"
 """Queue or endpoint to which they go."""
 
@@ -487,23 +489,15 @@ def _with_sleeps(world: World) -> World:
     """The same with two processes, one of which reads something of the ledger and sleeps until the other one has its
     work. What it does with what it has read comes too late."""
     rng = random.Random(f"sleeps of world {world.seed}")
-    if rng.random() < 0.4:  # a bridge that always has something to do
-        brokers = {"a": world.brokers["a"], "b": "0-10"}
-        route = Route("q0", rng.choice(("a", "b")), rng.choice(("broker", "ledger")), False, "b", "dtx")
-        publishes = _on_one_route(world, delay=0.0, twin=False)
-        stranger = Stranger(0, rng.randint(15, 40), _time(rng, 0.05, 0.2))
-        world = replace(world, brokers=brokers, routes=(route,), publishes=publishes, stranger=stranger, faults=())
     world = _with_another_gateway(world)
     name, other = rng.sample(("gateway", "gateway2"), 2)
     faults = list(world.faults) if rng.random() < 0.3 else []
-    amount = world.settings["ledger.shard_lease"] * (1.1 + 1.5 * rng.random())
-    if rng.random() < 0.6:  # what it does starts over, and reads more than usual
-        faults.append(Fault(_time(rng, 0.1, 1.0), "reload", name))
-        faults.append(Fault(rng.randint(1, 15), "sleep at read", name, "reload", round(amount, 4)))
-    else:
-        faults.append(Fault(rng.randint(1, 60), "sleep at read", name, "", round(amount, 4)))
+    amount = world.settings["ledger.shard_lease"] + _time(rng, 0.2, 4.0)
+    faults.append(Fault(rng.randint(1, 3), "sleep at read", name, rng.choice(READ), round(amount, 4)))
     if rng.random() < 0.5:
-        faults.append(Fault(_time(rng, 0.5, 1.5), "slow ledger", other, "", 6.0))
+        faults.append(Fault(_time(rng, 0.1, 1.0), "reload", name))
+    if rng.random() < 0.5:
+        faults.append(Fault(_time(rng, 0.5, 1.5), "slow ledger", other, "", 8.0))
     return replace(world, faults=tuple(faults))
 
 

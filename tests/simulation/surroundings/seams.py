@@ -188,7 +188,7 @@ class Ledgers:
         self.locks: dict[Node, list[Any]] = {}
         self.commits = 0
         self.on_commit: Callable[[Node, int], None] = lambda node, commits: None
-        self.on_read: Callable[[Node], None] = lambda node: None
+        self.on_read: Callable[[Node, Any], None] = lambda node, connection: None
 
     def let_go(self, node: Node) -> None:
         """A killed process holds no files."""
@@ -318,7 +318,7 @@ class Seams:
         """A node begins a transaction that reads."""
         if NODE.get().name in self.ledgers.unreadable:
             raise sqlite3.OperationalError("disk I/O error")
-        self.ledgers.on_read(NODE.get())
+        self.ledgers.on_read(NODE.get(), connection)
         begin(connection)
 
     def commits(self, connection: Any, commit: Callable[[Any], None]) -> None:
