@@ -8,8 +8,8 @@ claimed, the ledger is asked when the next row will be due.
 Only the process that owns the subscription claims, and it has just begun. So what is out when it begins was claimed by
 one that died, or that may not write any more, and is put back at once: nobody waits for those claims to end.
 
-Others may change rows, though: who revives a message or has it tried again sends a notice, and nobody knows whether it
-has arrived. So where there are others it is looked now and then (:data:`LOOK_EVERY`), which is a read and no commit.
+Other processes may revive a message or have it tried again. They send a notice, which may be lost. So where several
+processes share the ledger, the owner looks for such rows every :data:`LOOK_EVERY` seconds: a read, and no commit.
 """
 
 from __future__ import annotations
@@ -37,8 +37,7 @@ PAGE = 1_000
 COUNT_EVERY = 5.0
 """Interval of new counts of the ledger's backlog while it is too large, in seconds."""
 LOOK_EVERY = 15.0
-"""Where several processes share the ledger, and nothing is due for longer than this, it is looked that often whether
-another one has made a row due, in seconds: the notice of that may have been lost."""
+"""Interval of looks for rows that another process made due, in seconds, where nothing else is due sooner."""
 
 
 class UntriedRows:
