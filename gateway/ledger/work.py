@@ -275,7 +275,8 @@ class Shared:
         return {name for name, lease in found.items() if lease == self._tasks.lease}
 
     async def release(self, kind: str, names: Collection[str]) -> None:
-        """Give up what of these is this process's. What it lost since it was asked is claimed by then."""
+        """Give up what of these is this process's. Names that are lost during the call stay as they are: they may have
+        been claimed again since."""
         asked = self._tasks.lease
         for batch in _batches(names):
 

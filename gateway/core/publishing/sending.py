@@ -478,7 +478,7 @@ def _gone(entry: OutboxEntry) -> LogEntry:
 
 
 def _heard(fetching: asyncio.Task[int]) -> None:
-    """Its error is that of who waits for it, if somebody does still."""
+    """Take the error of a fetch for which nobody waits any more; else it would be reported as a defect."""
     if not fetching.cancelled():
         fetching.exception()
 

@@ -112,8 +112,8 @@ messages = _table(
     partition_by="id",
     with_rowid=False,
 )
-"""One row a message, written once; but where a consumer wrote of it before its publish had its outcome, the publish
-takes its place. ``properties`` is JSON, as octets."""
+"""One row a message, written once. Where a consumer wrote it before the outcome of the publish was known, the publish
+replaces it. ``properties`` is JSON, as octets."""
 
 events = _table(
     "events",

@@ -362,7 +362,7 @@ class Transport(asyncio.Transport):
                 self._loop.call_soon(self.reset, context=self._context)
             return
         if not other._reading or other.protocol is None or self.network.is_parted(self.node, other.node):
-            if self._sent[0][2] is None and not self._lost:  # the system takes the end, whoever reads it when
+            if self._sent[0][2] is None and not self._lost:  # the system takes the end at once, and it is read later
                 self._loop.call_soon(self._lose, None, context=self._context)
             return
         at, _, octets = self._sent.pop(0)
