@@ -72,10 +72,7 @@ class Faults:
             scene.network.join(target, fault.other)
             scene.note("fault", "join", target, fault.other)
         elif kind == "pause":
-            name = fault.other or target
-            node = (scene.process(name) or scene.brokers[name]).node
-            scene.note("fault", "pause", name, f"{amount:.1f} s")
-            node.paused_until = scene.loop.now + amount
+            scene.pause(fault.other or target, amount)
             await asyncio.sleep(amount)
         elif kind == "reload":
             await self._reload(self._process(target))
@@ -102,7 +99,7 @@ class Faults:
             return
         self.scene.note("fault", "kill", process.name, f"{seconds:.1f} s")
         self.scene.report_failures(process.node)
-        process.kill()
+        self.scene.kill(process)
         await asyncio.sleep(seconds)
         await process.start()
 

@@ -130,14 +130,22 @@ class Judge:
 
     def _judge_order(self) -> None:
         """Of an ordered subscription, messages with one key are handed out one at a time, and in the order in which
-        they were acknowledged to their publisher. A message that was rejected holds up no other."""
+        they were acknowledged to their publisher. A message that was rejected holds up no other, nor does one that a
+        process held at its broker while it slept for so long that another one took over."""
         scene = self.scene
         first: dict[str, float] = {}
+        redelivered: set[str] = set()
         done: dict[str, float] = {}
         for reception in scene.history.receptions:
+            if reception.id not in first and reception.redelivered:
+                redelivered.add(reception.id)
             first.setdefault(reception.id, reception.since)
             if reception.until is not None and reception.settled in (Settled.ACKED, Settled.UNCLEAR):
                 done.setdefault(reception.id, reception.until)
+
+        def was_held(id: str, answered: float) -> bool:
+            return id in redelivered and any(answered < waking <= first[id] for waking in scene.wakings)
+
         for index, (route, order, id, began, _) in enumerate(scene.told):
             if not scene.world.routes[route].ordered:
                 continue
@@ -148,6 +156,7 @@ class Judge:
                     and answered <= began
                     and id in first
                     and first[id] < done.get(earlier, float("inf"))
+                    and not was_held(earlier, answered)
                 ):
                     scene.problem(f"{id} was handed out before {earlier}, published before it with its key, was done")
 

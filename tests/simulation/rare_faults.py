@@ -90,8 +90,7 @@ class RareFaults:
             self._reads[node.name, table] += 1
             seconds = self._sleeps.pop((node.name, table, self._reads[node.name, table]), 0.0)
             if seconds:
-                self.scene.note("fault", "pause", node.name, f"{seconds:.1f} s", f"after it has read {table}")
-                node.paused_until = self.scene.loop.now + seconds
+                self.scene.pause(node.name, seconds, f"after it has read {table}")
 
     def _process(self, name: str) -> GatewayProcess:
         found = self.scene.process(name)
@@ -113,7 +112,7 @@ class RareFaults:
         scene, process = self.scene, self._process(fault.other)
         scene.note("fault", "kill", fault.other)
         scene.report_failures(process.node)
-        process.kill()
+        scene.kill(process)
         scene.reloads += 1
         await process.start()
 
@@ -167,7 +166,7 @@ class RareFaults:
             return
         scene.note("fault", "kill", name)
         scene.report_failures(process.node)
-        process.kill()
+        scene.kill(process)
         scene.network.part(fault.target, name)
         await process.start()
         alarm = self._commits[name, process.commits + int(fault.amount)] = asyncio.Event()
@@ -197,14 +196,12 @@ class RareFaults:
             with suppress(TimeoutError):
                 async with asyncio.timeout(WITHIN):
                     await self._commits[name, int(fault.at)].wait()
-        process = self._process(name)
         scene.note("fault", "part", broker, name)
         scene.network.part(broker, name)
         if is_commit:
             scene.network.cut_off(name, broker)
             await asyncio.sleep(NOTICED)
-        scene.note("fault", "pause", name, f"{fault.amount:.1f} s")
-        process.node.paused_until = scene.loop.now + fault.amount
+        scene.pause(name, fault.amount)
         await asyncio.sleep(fault.amount + FENCED)
         scene.network.join(broker, name)
         scene.seams.ledgers.slow[name] = scene.world.ledger_seconds
