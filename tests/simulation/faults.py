@@ -99,7 +99,7 @@ class Faults:
             return
         self.scene.note("fault", "kill", process.name, f"{seconds:.1f} s")
         self.scene.report_failures(process.node)
-        self.scene.kill(process)
+        process.kill()
         await asyncio.sleep(seconds)
         await process.start()
 

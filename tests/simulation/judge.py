@@ -130,22 +130,19 @@ class Judge:
 
     def _judge_order(self) -> None:
         """Of an ordered subscription, messages with one key are handed out one at a time, and in the order in which
-        they were acknowledged to their publisher. A message that was rejected holds up no other, nor does one that a
-        process held at its broker while it slept for so long that another one took over."""
+        they were acknowledged to their publisher. A message that was rejected holds up no other. A broker may have
+        kept messages for a process that slept while another one took over: they come again, in their order, and hold up
+        none that the broker did not keep."""
         scene = self.scene
         first: dict[str, float] = {}
-        redelivered: set[str] = set()
+        held: set[str] = set()
         done: dict[str, float] = {}
         for reception in scene.history.receptions:
-            if reception.id not in first and reception.redelivered:
-                redelivered.add(reception.id)
+            if reception.id not in first and reception.redelivered and reception.since > scene.slept_at:
+                held.add(reception.id)
             first.setdefault(reception.id, reception.since)
             if reception.until is not None and reception.settled in (Settled.ACKED, Settled.UNCLEAR):
                 done.setdefault(reception.id, reception.until)
-
-        def was_held(id: str, answered: float) -> bool:
-            return id in redelivered and any(answered < waking <= first[id] for waking in scene.wakings)
-
         for index, (route, order, id, began, _) in enumerate(scene.told):
             if not scene.world.routes[route].ordered:
                 continue
@@ -153,10 +150,10 @@ class Judge:
                 if (
                     (earlier_route, earlier_order) == (route, order)
                     and earlier not in scene.rejected
+                    and (earlier not in held or id in held)
                     and answered <= began
                     and id in first
                     and first[id] < done.get(earlier, float("inf"))
-                    and not was_held(earlier, answered)
                 ):
                     scene.problem(f"{id} was handed out before {earlier}, published before it with its key, was done")
 

@@ -112,7 +112,7 @@ class RareFaults:
         scene, process = self.scene, self._process(fault.other)
         scene.note("fault", "kill", fault.other)
         scene.report_failures(process.node)
-        scene.kill(process)
+        process.kill()
         scene.reloads += 1
         await process.start()
 
@@ -166,7 +166,7 @@ class RareFaults:
             return
         scene.note("fault", "kill", name)
         scene.report_failures(process.node)
-        scene.kill(process)
+        process.kill()
         scene.network.part(fault.target, name)
         await process.start()
         alarm = self._commits[name, process.commits + int(fault.amount)] = asyncio.Event()

@@ -71,9 +71,9 @@ class Scene:
         """Receptions of messages that have one id and one body."""
         self.forgotten: tuple[set[str], float] = set(), float("inf")
         """What had been received when a broker forgot that it had delivered anything, and when that was."""
-        self.wakings: list[float] = []
-        """When each process that slept beside another one woke, or was killed. What it held at a broker goes back to
-        its queue then, and comes behind what the other one has taken meanwhile."""
+        self.slept_at = float("inf")
+        """When a process of two first fell asleep. The other one may have taken over while the broker kept messages for
+        it, until its connection ended."""
         self.rejected: set[str] = set()
         """What consumers have rejected: it is dead until it is tried again."""
         self.seams.on_body = lambda body: self.came.add(body.split(None, 1)[0].decode())
@@ -99,16 +99,10 @@ class Scene:
     def pause(self, name: str, seconds: float, *why: str) -> None:
         """Have a process of the gateway or a broker do nothing for this time."""
         self.note("fault", "pause", name, f"{seconds:.1f} s", *why)
-        process, until = self.process(name), self.loop.now + seconds
-        (process or self.brokers[name]).node.paused_until = until
+        process = self.process(name)
+        (process or self.brokers[name]).node.paused_until = self.loop.now + seconds
         if len(self.gateways) > 1 and process is not None:
-            self.wakings.append(until)
-
-    def kill(self, process: GatewayProcess) -> None:
-        """End a process between two callbacks, also one that sleeps."""
-        if len(self.gateways) > 1 and process.node.paused_until > self.loop.now:
-            self.wakings.append(self.loop.now)
-        process.kill()
+            self.slept_at = min(self.slept_at, self.loop.now)
 
     def callers(self) -> list[Caller]:
         """A caller of each process."""

@@ -217,21 +217,19 @@ def test_a_rejected_message_holds_up_no_other(judged: Judged) -> None:
 
 
 HELD: Final[dict[str, tuple[float, bool, bool]]] = {
-    "by a process that wakes before it comes again": (5.2, True, False),
-    "by a process that wakes as it comes again": (5.5, True, False),
-    "by a process that woke before its publisher was answered": (2.9, True, True),
-    "by a process that sleeps on": (5.6, True, True),
-    "not marked": (5.2, False, True),
+    "a process slept, and the broker has marked it": (5.4, True, False),
+    "a process slept, and it has no mark": (5.4, False, True),
+    "a process slept later": (5.5, True, True),
+    "no process slept": (float("inf"), True, True),
 }
-"""The first message was held -> when a process woke, whether the broker has marked the message, and whether it is a
-problem that the second one comes earlier."""
+"""The first message comes at 5.5 s -> when a process fell asleep, whether the broker has marked the message, and
+whether it is a problem that the second one comes earlier."""
 
 
 @pytest.mark.parametrize("judged", [ORDERED], indirect=True, ids=[""])
 @pytest.mark.parametrize("name", HELD)
-def test_what_a_sleeping_process_held_holds_up_no_other(judged: Judged, name: str) -> None:
-    waking, is_marked, is_wrong = HELD[name]
-    judged.scene.wakings.append(waking)
+def test_what_was_kept_for_a_sleeping_process_holds_up_no_other(judged: Judged, name: str) -> None:
+    judged.scene.slept_at, is_marked, is_wrong = HELD[name]
     judged.publish("m2", 2.0, 3.0, order="0-1")
     judged.publish("m3", 4.0, 4.5, order="0-1")
     judged.receive("m3", 5.0, 5.1)
