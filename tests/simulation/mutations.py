@@ -106,7 +106,7 @@ ALL: Final = (
         "        self._drop()\n        if (consumer",
         "        self._give_back()\n        if (consumer",
         "processes",
-        684,
+        100_000,
     ),
     Mutation(
         "one record stands for all messages of one id and body",
