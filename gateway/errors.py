@@ -250,7 +250,7 @@ class PublishRefused(GatewayError):
 
 
 class OutcomeUnknown(GatewayError):
-    """Written to the broker or to the ledger, but no outcome came back. Repeat with the same Idempotency-Key."""
+    """Begun, but no outcome came back, or the gateway ended first. Repeat it; a publish with the same Idempotency-Key."""
 
     code = "outcome_unknown"
     retryable = True

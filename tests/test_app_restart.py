@@ -1,4 +1,5 @@
-"""A development gateway that starts again: its broker has nothing any more, and what was declared comes back."""
+"""A development gateway that starts again: its broker has nothing any more, and what was declared comes back; and what
+becomes of a request that is under way when a gateway ends."""
 
 from __future__ import annotations
 
@@ -11,8 +12,10 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.api.app import CUT_OFF
 from gateway.app import App, running
 from gateway.config import load
+from gateway.core.publishing.publisher import Publisher
 from tests.ledgers import sqlite_ledger
 from tests.tracing.estate import Hook
 
@@ -108,3 +111,25 @@ async def test_a_subscription_whose_queue_is_gone_says_what_to_do(
             while (await client.get("/v1/subscriptions/s")).json()["push_status"]["reason"]:
                 await asyncio.sleep(0.05)
     assert "push.no_consumer" in caplog.messages
+
+
+async def test_a_request_that_takes_longer_than_the_end_waits_has_a_problem_for_its_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = asyncio.Event()
+
+    async def publish(*_: Any, **__: Any) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    sqlite_ledger(tmp_path)
+    monkeypatch.setattr(Publisher, "publish", publish)
+    async with httpx.AsyncClient(timeout=30, trust_env=False) as client:
+        async with gateway(tmp_path, **{"http.drain_timeout": 1.0}) as (app, _):
+            path = f"{app.url}/v1/brokers/{BROKERS[0]}/exchanges/amq.default:publish"
+            request = asyncio.create_task(client.post(path, json={"routing_key": "q"}))
+            await begun.wait()
+        answer = await request
+    assert (answer.status_code, answer.headers["content-type"]) == (504, "application/problem+json")
+    assert (answer.json()["code"], answer.json()["detail"]) == ("outcome_unknown", CUT_OFF)
+    assert answer.headers["connection"] == "close"

@@ -7,6 +7,7 @@ they are decoded.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -59,7 +60,7 @@ from gateway.broker_store import BrokerStore
 from gateway.budgets import ALONE, ON_BEHALF, ShareHolder
 from gateway.config import ApiKeySettings, HttpSettings
 from gateway.core import Gateway
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, OutcomeUnknown
 from gateway.front.server import Front
 from gateway.observing import telemetry
 from gateway.observing.telemetry import Following
@@ -147,6 +148,9 @@ ROUTES: Final[tuple[Route, ...]] = (
     ),
 )  # fmt: skip
 """Every operation of the API."""
+
+CUT_OFF: Final = "the gateway ended while the request was under way, and nobody knows what it has done"
+"""What a caller is told whose request took longer than a gateway that ends can wait."""
 
 _document: list[bytes] = []
 
@@ -238,6 +242,12 @@ class Api:
             except GatewayError as error:
                 _follow(scope)
                 response = self._failed(error, scope)  # no name for it here: its traceback holds this frame
+            except asyncio.CancelledError:
+                if not self._gateway.draining or FORWARDED in scope:
+                    raise
+                # The gateway ends, and the request had ``http.drain_timeout``. The server would answer in plain text.
+                _follow(scope)
+                response = self._failed(OutcomeUnknown(CUT_OFF), scope)
             except Exception as error:  # the last line of defence: logged, and answered without its text
                 _follow(scope)
                 telemetry.log("http.failed", logging.ERROR, error, operation=operation)

@@ -13,10 +13,12 @@ import httpx
 import pytest
 from starlette.responses import Response
 
+from gateway.access.scopes import Principal
 from gateway.api.app import Api
 from gateway.api.http.call import Call
 from gateway.api.http.cycle import CUT
 from gateway.api.http.routing import Route, Scope
+from gateway.api.resources.peers import FORWARDED
 from gateway.budgets import BudgetBounds, ShareHolder
 from gateway.config import ApiKeySettings, HttpSettings, SubscriptionSettings
 from gateway.core import Gateway
@@ -355,6 +357,48 @@ async def test_a_caller_that_hangs_up_in_the_middle_of_its_body(gateway: Gateway
     }  # fmt: skip
     await Api(gateway, HttpSettings())(scope, receive, send)
     assert sent[0]["status"] == 400
+
+
+@pytest.mark.parametrize(
+    ("is_draining", "passed_on", "is_answered"), [(True, False, True), (True, True, False), (False, False, False)]
+)
+async def test_a_request_that_is_cut_off(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch, is_draining: bool, passed_on: bool, is_answered: bool
+) -> None:
+    """The server cuts it off when the gateway ends. What another process passed on is cut off by that one, too."""
+    begun = asyncio.Event()
+
+    async def handler(call: Call) -> Response:
+        begun.set()
+        await asyncio.Event().wait()
+        return Response()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    sent: list[Any] = []
+    route = Route("GET", "/slow", "slow", "Slow", handler, Scope.NONE, {200: ("Slow.", None)}, tag="brokers")
+    api = Api(gateway, HttpSettings(), routes=(route,))
+    scope: dict[str, Any] = {
+        "type": "http", "method": "GET", "path": "/slow", "raw_path": b"/slow", "query_string": b"",
+        "headers": [(b"host", b"localhost")], "client": ("192.0.2.1", 1),
+    }  # fmt: skip
+    if passed_on:
+        scope[FORWARDED] = Principal("peer", admin=False)
+    request = asyncio.create_task(api(scope, receive, send))
+    await begun.wait()
+    monkeypatch.setattr(gateway, "draining", is_draining)
+    request.cancel()
+    if is_answered:
+        await request
+        assert sent[0]["status"] == 504
+    else:
+        with pytest.raises(asyncio.CancelledError):
+            await request
+        assert sent == []
 
 
 async def test_requests_are_counted(client: httpx.AsyncClient, gateway: Gateway) -> None:

@@ -143,7 +143,7 @@ PROBLEMS: Mapping[str, ProblemType] = {
     ),
     "publish_refused": ProblemType(503, "The broker refused the message", "Its queue may be full; repeat later."),
     "outcome_unknown": ProblemType(
-        504, "It is not known whether the message is safe", "Repeat with the same Idempotency-Key."
+        504, "It is not known whether this was done", "Repeat it; a publish with the same Idempotency-Key."
     ),
     "lease_lost": ProblemType(409, "The lease is gone", "The broker delivers the message again."),
     "precondition_failed": ProblemType(
