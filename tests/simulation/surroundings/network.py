@@ -243,6 +243,8 @@ class Transport(asyncio.Transport):
         self._closing = False
         self._lost = False
         self._ended = False
+        self._is_half = False
+        """The node at the other end has died, and this end goes on writing: the answer to what it writes is a reset."""
         self._timer: asyncio.TimerHandle | None = None
         self._last = 0.0
         self._cut: Cut | None = None
@@ -344,12 +346,11 @@ class Transport(asyncio.Transport):
     # ------------------------------------------------------------------------------------------- moving
 
     def wake(self) -> None:
-        """Have what is under way arrive in its time. Runs at the other end, which it arrives at."""
+        """Have what is under way arrive in its time. Runs at the other end, which it arrives at, if there is one."""
         if self._timer is None and self._sent:
             loop, arrives = self._loop, self._sent[0][1]
-            self._timer = loop.call_at(
-                arrives if arrives > loop.now else loop.now, self._arrive, context=self.other._context
-            )
+            context = self._context if self._is_half else self.other._context
+            self._timer = loop.call_at(arrives if arrives > loop.now else loop.now, self._arrive, context=context)
 
     def _arrive(self) -> None:
         self._timer = None
@@ -423,6 +424,9 @@ class Transport(asyncio.Transport):
                 self._closing = True
                 self._drop()
                 self._lose(None)
+            elif not self._lost and not self.other.node.alive:
+                self._is_half, self._timer = True, None  # the timer ended with that node
+                self.wake()
 
     def reset(self) -> None:
         """The connection is reset: what was under way from here is lost."""
