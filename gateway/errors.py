@@ -250,7 +250,7 @@ class PublishRefused(GatewayError):
 
 
 class OutcomeUnknown(GatewayError):
-    """Begun, but no outcome came back, or the gateway ended first. Repeat it; a publish with the same Idempotency-Key."""
+    """Begun, but there is no outcome, or the gateway ended first. Repeat; a publish with the same Idempotency-Key."""
 
     code = "outcome_unknown"
     retryable = True
