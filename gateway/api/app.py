@@ -150,7 +150,7 @@ ROUTES: Final[tuple[Route, ...]] = (
 """Every operation of the API."""
 
 CUT_OFF: Final = "the gateway ended while the request was under way, and nobody knows what it has done"
-"""What a caller is told whose request took longer than a gateway that ends can wait."""
+"""The detail of the problem. The request took longer than ``http.drain_timeout``."""
 
 _document: list[bytes] = []
 
