@@ -131,7 +131,7 @@ class Judge:
     def _judge_order(self) -> None:
         """Of an ordered subscription, messages with one key are handed out one at a time, and in the order in which
         they were acknowledged to their publisher. A message that was rejected holds up no other. A broker may have
-        kept messages for a process that slept while another one took over: they come again, in their order, and hold up
+        kept messages for a process that slept while another one took over. They come again, in their order, and hold up
         none that the broker did not keep."""
         scene = self.scene
         first: dict[str, float] = {}
