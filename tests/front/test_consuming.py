@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -34,6 +35,7 @@ from gateway.amqp.operations import (
 )
 from gateway.config import BrokerSettings
 from gateway.errors import GatewayError, NotFound, ResourceLocked
+from gateway.front.channels import credit
 from gateway.upstreams.keeper import Dialer
 from tests.front.test_survival import Estate, Recorded, estate, seen, until
 
@@ -472,3 +474,21 @@ async def test_credit_that_comes_behind_a_flush_is_not_taken_away(estate: Estate
     await until(lambda: not front_channel.flushing and not client.backlog)
     assert consumer.credit is not None
     assert consumer.credit.admits(1)
+
+
+async def test_gets_whose_parts_are_read_in_several_turns_bring_everything(
+    estate: Estate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over 0-10 each is five commands. A consumer that began between them took the rest of the queue."""
+    monkeypatch.setattr(credit, "START_AFTER", 0.0)
+    monkeypatch.setattr(type(estate.front), "until", property(lambda front: 0.0))  # one command in each turn
+    link = await estate.link("0-10")
+    channel = await estate.channel(link)
+    await channel.request(DeclareQueue(channel.number, "q", durable=True))
+    await channel.request(SelectConfirm(channel.number))
+    for number in range(30):
+        serial = channel.send(Publish(channel.number, "", "q", Message(b"%d" % number)))
+        await until(lambda serial=serial: serial in channel.confirmed)  # type: ignore[misc]
+    found = await asyncio.gather(*(channel.request(Get(channel.number, "q")) for _ in range(30)))
+    assert [bytes(each.message.body) for each in found if isinstance(each, Got)] == [b"%d" % n for n in range(30)]
+    assert not any(each.redelivered for each in found)

@@ -484,8 +484,7 @@ ALL: Final = (
         "a consumer with credit that is to begin in a commit never begins",
         "da52fd13",
         "gateway/front/channels/credit.py",
-        "        channel.client.host.later(START_AFTER, lambda: start(channel, consumer))\n"
-        "        return\n    consumer",
+        "        start_later(channel, consumer)\n        return\n    consumer",
         "        return\n    consumer",
         "fronts",
     ),

@@ -43,7 +43,7 @@ def consume(channel: FrontChannel, request: Any) -> None:
     if request.credit:
         consumer.waiting = sent
         channel.consumers[request.consumer_tag] = consumer
-        client.host.later(credit.START_AFTER, lambda: credit.start(channel, consumer))
+        credit.start_later(channel, consumer)
         return
     channel.consumers[request.consumer_tag] = consumer
     try:

@@ -75,7 +75,7 @@ def credit(channel: FrontChannel, request: operations.Credit) -> None:
     elif consumer.takes_once and consumer.admits(1):
         consumer.takes_once = consumer.is_running = False
         consumer.waiting = replace(consumer.request, serial=0)
-        channel.client.host.later(START_AFTER, lambda: start(channel, consumer))
+        start_later(channel, consumer)
 
 
 def flush(channel: FrontChannel, consumer: FrontConsumer) -> None:
@@ -101,15 +101,31 @@ def flushed(channel: FrontChannel, tag: str) -> None:
     channel.client.rouse()
 
 
-def start(channel: FrontChannel, consumer: FrontConsumer) -> None:
-    """Have the upstream deliver to a consumer with credit. A client of 0-10 that wants one message subscribes,
+def start_later(channel: FrontChannel, consumer: FrontConsumer) -> None:
+    """:func:`start`, unless the client soon asks for what is there. A client of 0-10 that wants one message subscribes,
     gives credit for one, asks for what is there, and cancels. It gets that by a get: what were sent ahead of it
-    would go back, marked as redelivered."""
+    would go back, marked as redelivered, and a get that comes at once would find the queue empty."""
+
+    def begin() -> None:
+        client, tag = channel.client, consumer.request.consumer_tag
+        if client.may_go_on and any(
+            operation.channel == channel.number and getattr(operation, "consumer_tag", None) == tag
+            for operation in client.backlog
+        ):
+            start_later(channel, consumer)  # it has asked for something, and it is not its turn yet
+        else:
+            start(channel, consumer)
+
+    channel.client.host.later(START_AFTER, begin)
+
+
+def start(channel: FrontChannel, consumer: FrontConsumer) -> None:
+    """Have the upstream deliver to a consumer with credit."""
     request = consumer.waiting
     if request is None or channel.over or not channel.client.link.is_up:
         return
     if channel.committing or channel.is_giving_back:
-        channel.client.host.later(START_AFTER, lambda: start(channel, consumer))
+        start_later(channel, consumer)
         return
     consumer.waiting = None
     try:
