@@ -338,17 +338,20 @@ class Link:
         self._after_flush.append(call)
 
     async def close(self, within: float = CLOSE_TIMEOUT) -> None:
-        """Close the connection; after ``within`` seconds without an answer the stream is cut."""
+        """Close the connection; after ``within`` seconds without an answer, or when this is given up, the stream is
+        cut."""
         if self.ended is None and self.stream is not None:
             if not self.closing:
                 self._send_held()
                 self.closing = True
                 self.send(Close(0))
                 self._set_timer()
-            _, pending = await asyncio.wait([self._over], timeout=within)
-            if pending:
-                self.stream.abort()
-                self._finish(Closed(0, CloseReason.LOCAL, 0, "closed, without an answer"))
+            try:
+                await asyncio.wait([self._over], timeout=within)
+            finally:
+                if self.ended is None:
+                    self.stream.abort()
+                    self._finish(Closed(0, CloseReason.LOCAL, 0, "closed, without an answer"))
         if self.stream is not None:  # _finish has it cut in the end
             await asyncio.wait([self.stream.gone], timeout=CLOSE_TIMEOUT)
 

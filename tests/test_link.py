@@ -270,6 +270,17 @@ async def test_a_close_without_an_answer(broker: FakeBroker) -> None:
     assert link.ended.text == "closed, without an answer"
 
 
+async def test_a_close_that_is_given_up_cuts_the_stream(broker: FakeBroker) -> None:
+    link, peer = await open_link(broker)
+    broker.on[Close] = lambda peer, operation: True
+    closing = asyncio.create_task(link.close(60))
+    await until(lambda: any(isinstance(operation, Close) for operation in peer.received))
+    closing.cancel()
+    await asyncio.wait([closing])
+    assert link.ended is not None
+    await until(lambda: peer.lost)
+
+
 async def test_the_clock(broker: FakeBroker) -> None:
     link, session = fake_link(broker)
     session.timeout_at = 0.0  # it wants to be told the time

@@ -68,16 +68,16 @@ class SpareLinks:
             return link
 
     async def close(self) -> None:
-        """Close them all."""
+        """Close them all. Where it was given up, a further call closes those that are left."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
             await asyncio.wait([task])
         async with self._opening:
-            links, self._links = self._links, []
-            for link in links:
-                if link.ended is None:
-                    await link.close()
+            while self._links:
+                if self._links[-1].ended is None:
+                    await self._links[-1].close()
+                self._links.pop()
 
     async def _tidy(self) -> None:
         """Close those that have had no channel for a while."""

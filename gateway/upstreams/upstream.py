@@ -143,16 +143,16 @@ class Upstream:
 
     async def close(self, timeout: float = 5.0) -> None:  # noqa: ASYNC109  # of the publishes, not of the close
         """Let publishes in flight come to an end for at most ``timeout`` seconds, then close everything. What
-        is leased goes back to its queues."""
-        if self._closed:
-            return
-        await self._publisher.drain(timeout)
+        is leased goes back to its queues. Where it was given up, a further call does what is left."""
+        if not self._closed:
+            await self._publisher.drain(timeout)
         self._closed = True
         for consumer in list(self._consumers):
             await consumer.close()
         await self._spare.close()
         for task in self._tasks:
-            task.cancel()
+            if not task.cancelling():  # else it closes its link already
+                task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
         self._publisher.detach("closed", final=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.amqp.operations import Closed, CloseReason, DeclareQueue, Opened, Publish
+from gateway.amqp.operations import Close, Closed, CloseReason, DeclareQueue, Opened, Publish
 from gateway.config import BrokerSettings
 from gateway.errors import AuthenticationFailed, BrokerUnavailable, ConfigurationError
 from gateway.runtime.backoff import Backoff
@@ -40,6 +40,26 @@ async def test_up_and_closed(broker: FakeBroker, start: Start) -> None:
     assert states == [UpstreamState.UP, UpstreamState.CLOSED]
     await until(lambda: not broker.peers)
     assert not await upstream.wait_up(0.01)
+
+
+async def test_a_close_that_was_given_up_is_made_again(start: Start) -> None:
+    broker = FakeBroker(channel_max=2)
+    upstream = await start(broker, consume_connections=3)
+    broker.put("q")
+    consumers = [await upstream.consume("q", 1, lambda _: None) for _ in range(5)]
+    assert len(broker.peers) == 5, "three, and two for further consumers"
+    for consumer in consumers:
+        await consumer.close()
+    broker.on[Close] = lambda peer, operation: True
+    closing = asyncio.create_task(upstream.close())
+    await until(lambda: any(isinstance(each, Close) for peer in broker.peers for each in peer.received))
+    closing.cancel()
+    await asyncio.wait([closing])
+    assert broker.peers
+    del broker.on[Close]
+    await upstream.close()
+    assert not broker.peers
+    assert upstream.state is UpstreamState.CLOSED
 
 
 async def test_a_wrong_url_is_said_at_once() -> None:
