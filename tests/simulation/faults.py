@@ -47,10 +47,12 @@ class Faults:
         if kind == "strand at commit":
             kind = "strand"
         elif " at " in kind:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(1.0):
-                    await self.alarms[target, int(fault.at)].wait()
-            self.alarms.pop((target, int(fault.at)), None)
+            alarm = self.alarms.get((target, int(fault.at)))
+            if alarm is not None:  # else it went off in the turn in which the faults began
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(1.0):
+                        await alarm.wait()
+                self.alarms.pop((target, int(fault.at)), None)
             kind = kind.partition(" at ")[0]
         else:
             await asyncio.sleep(fault.at)
