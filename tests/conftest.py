@@ -18,7 +18,7 @@ import httpx._transports.default
 import hypothesis
 import pytest
 
-from tests import canary, pairings
+from tests import canary, pairings, unclosed
 from tests.ledgers import PostgresqlLedgers
 from tests.servers import (
     PRIVATE_KINDS,
@@ -71,6 +71,7 @@ def _terminated(number: int, frame: object) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     sys.addaudithook(_only_loopback)
     signal.signal(signal.SIGTERM, _terminated)
+    unclosed.name_tests()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
