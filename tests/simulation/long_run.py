@@ -23,7 +23,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent.parent
 RESULTS: Final = Path(__file__).with_name("long_run.json")
-BLOCK: Final = 250
+BLOCK: Final = 500
 """Worlds of one process."""
 _DONE: Final = re.compile(r"^([0-9]+) worlds in .*, ([0-9.]+) s of CPU: .*; failed: (none|\[.*\])$", re.MULTILINE)
 
