@@ -62,19 +62,6 @@ async def test_a_close_that_was_given_up_is_made_again(start: Start) -> None:
     assert upstream.state is UpstreamState.CLOSED
 
 
-async def test_a_link_that_ends_as_its_upstream_is_closed_is_no_failure(broker: FakeBroker, start: Start) -> None:
-    upstream = await start(broker)
-    failures: list[object] = []
-    asyncio.get_running_loop().set_exception_handler(lambda loop, context: failures.append(context))
-    link = upstream._keepers["publish"].link
-    assert link is not None
-    for task in upstream._tasks:
-        task.cancel()
-    link.stream_lost(None)
-    await upstream.close()
-    assert failures == []
-
-
 async def test_a_wrong_url_is_said_at_once() -> None:
     with pytest.raises(ConfigurationError):
         Upstream("x", BrokerSettings(url="http://example"))
