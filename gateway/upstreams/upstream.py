@@ -122,6 +122,8 @@ class Upstream:
         self._target: TranslationTarget | None = None
         self._was_up = False
         self._closed = False
+        self._is_ending = False
+        """The tasks were canceled."""
 
     # ------------------------------------------------------------------------------------ start, state, close
 
@@ -150,8 +152,9 @@ class Upstream:
         for consumer in list(self._consumers):
             await consumer.close()
         await self._spare.close()
-        for task in self._tasks:
-            if not task.cancelling():  # else it closes its link already
+        if not self._is_ending:  # else they close their links already
+            self._is_ending = True
+            for task in self._tasks:
                 task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)

@@ -62,6 +62,21 @@ async def test_a_close_that_was_given_up_is_made_again(start: Start) -> None:
     assert upstream.state is UpstreamState.CLOSED
 
 
+async def test_a_close_comes_as_the_pause_before_the_next_attempt_is_over(
+    broker: FakeBroker, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of a timeout cancels its task, too."""
+    monkeypatch.setattr(keeper.Keeper, "_pause", lambda keeper: 0.0)
+    broker.down = True
+    for turns in range(12):  # of the event loop; an attempt and its pause take fewer
+        upstream = await start(broker, wait=False)
+        await until(lambda upstream=upstream: upstream.state is UpstreamState.DOWN)  # type: ignore[misc]
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        async with asyncio.timeout(5):
+            await upstream.close()
+
+
 async def test_a_wrong_url_is_said_at_once() -> None:
     with pytest.raises(ConfigurationError):
         Upstream("x", BrokerSettings(url="http://example"))
