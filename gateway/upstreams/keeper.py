@@ -27,7 +27,7 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from gateway.amqp.operations import Alert, CloseReason, UpdateSecret
+from gateway.amqp.operations import Alert, Closed, CloseReason, UpdateSecret
 from gateway.config import BrokerSettings, BrokerUrl, parse_broker_url, parse_host
 from gateway.errors import (
     AddressDenied,
@@ -392,7 +392,12 @@ class Keeper:
             return self._fault(error)
         self._cuts, self.code = 0, ""
         over: asyncio.Future[str] = link.loop.create_future()
-        link.on_closed = lambda closed: over.set_result(describe(closed))
+
+        def ended(closed: Closed) -> None:
+            if not over.done():  # else this was cancelled in the same turn
+                over.set_result(describe(closed))
+
+        link.on_closed = ended
         if link.ended is not None:  # between its opening and our coming to look
             return describe(link.ended)
         try:

@@ -77,6 +77,19 @@ async def test_a_close_comes_as_the_pause_before_the_next_attempt_is_over(
             await upstream.close()
 
 
+async def test_a_link_that_ends_as_its_upstream_is_closed_is_no_failure(broker: FakeBroker, start: Start) -> None:
+    upstream = await start(broker)
+    failures: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: failures.append(context))
+    link = upstream._keepers["publish"].link
+    assert link is not None
+    for task in upstream._tasks:
+        task.cancel()
+    link.stream_lost(None)
+    await upstream.close()
+    assert failures == []
+
+
 async def test_a_wrong_url_is_said_at_once() -> None:
     with pytest.raises(ConfigurationError):
         Upstream("x", BrokerSettings(url="http://example"))
