@@ -102,9 +102,12 @@ def flushed(channel: FrontChannel, tag: str) -> None:
 
 
 def start_later(channel: FrontChannel, consumer: FrontConsumer) -> None:
-    """:func:`start`, unless the client soon asks for what is there. A client of 0-10 that wants one message subscribes,
-    gives credit for one, asks for what is there, and cancels. It gets that by a get: what were sent ahead of it
-    would go back, marked as redelivered, and a get that comes at once would find the queue empty."""
+    """Start a consumer after :data:`START_AFTER` seconds, unless its client flushes the credit before that.
+
+    A client of 0-10 that wants one message subscribes, gives credit for one, flushes, and cancels. The front serves it
+    by a get. A consumer would take more messages than one; they would go back marked as redelivered, and the client's
+    next get would find the queue empty.
+    """
 
     def begin() -> None:
         client, tag = channel.client, consumer.request.consumer_tag
@@ -112,7 +115,7 @@ def start_later(channel: FrontChannel, consumer: FrontConsumer) -> None:
             operation.channel == channel.number and getattr(operation, "consumer_tag", None) == tag
             for operation in client.backlog
         ):
-            start_later(channel, consumer)  # it has asked for something, and it is not its turn yet
+            start_later(channel, consumer)  # its client has asked for more, which waits for the next turn
         else:
             start(channel, consumer)
 
