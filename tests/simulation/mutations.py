@@ -653,7 +653,7 @@ ALL: Final = (
         "links to a broker stay open when the gateway stops",
         "",
         "gateway/upstreams/upstream.py",
-        "        for task in self._tasks:\n            task.cancel()\n        if self._tasks:\n",
+        "            for task in self._tasks:\n                task.cancel()\n        if self._tasks:\n",
         "        if False:\n",
     ),
 )
