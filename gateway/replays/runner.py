@@ -281,11 +281,12 @@ class Runner:
             item.named(job.id, job.created_at)
             lately = item.name in self._recent and item.delivery is not None and item.delivery.redelivered
             item.resent = item.resent or item.name in doubtful or lately
-        # A replay may have ended before its last acknowledgements reached the broker.
+        # Another replay may have had them. It records what it sent before it takes it off what is flying.
         again = [item for item in items if item.delivery is not None and item.delivery.redelivered]
+        flying = await self._store.flying(job) if again else set()
         sent = await self._ledger.seen(ANY_REPLAY, [item.key for item in again]) if again else {}
         for item in again:
-            item.resent = item.resent or item.key in sent
+            item.resent = item.resent or item.name in flying or item.key in sent
         skipped: list[ReplayItem] = []
         seen = await self._ledger.seen(job.scope, [item.key for item in items]) if items else {}
         keys = set(seen)
@@ -428,10 +429,12 @@ class Runner:
 
 def _outcome(job: Job) -> tuple[JobState, str]:
     """How a replay ends that came to the end of its source, and why."""
+    count = len(job.flying)
+    doubt = f"messages that may have been sent, and have not come back to the queue: {count}" if count else ""
     if not job.refused:
-        return JobState.DONE, ""
+        return JobState.DONE, doubt
     codes = ", ".join(f"{code} {count}" for code, count in sorted(job.refused.items()))
-    hint = f" {KEEP_BODIES}" if NO_BODY in job.refused else ""
+    hint = (f" {KEEP_BODIES}" if NO_BODY in job.refused else "") + (f" And {doubt}." if doubt else "")
     what = "deleted" if job.request.target.purge else "sent"
     if job.sent or job.skipped:
         return JobState.DONE, f"{job.refusals} of {job.found} messages were not {what}: {codes}.{hint}"

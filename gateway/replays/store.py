@@ -10,6 +10,7 @@ import msgspec
 
 from gateway.errors import EtagMismatch, NoSuchReplay
 from gateway.ledger import Ledger
+from gateway.replays.items import name_of
 from gateway.replays.jobs import ENDED, REFUSALS, REPLAY_RESOURCE, Job, Refusal, read_job
 
 PAGE: Final = 100
@@ -92,6 +93,19 @@ class ReplayStore:
                 yield job
             if cursor is None:
                 return
+
+    async def flying(self, job: Job) -> set[str]:
+        """The names of messages of the same queue that other replays may have sent, those that have ended included."""
+        queue = job.request.source.queue
+        if queue is None:
+            return set()
+        found = set[str]()
+        async for other in self.all():
+            taken = other.request.source.queue
+            if taken is None or other.id == job.id or (taken.broker, taken.queue) != (queue.broker, queue.queue):
+                continue
+            found.update(map(name_of, other.flying))
+        return found
 
     # ---------------------------------------------------------------------------------------------- refusals
 

@@ -41,6 +41,8 @@ class Bench:
         """What the inbox of this replay knows."""
         self.sent_before: set[str] = set()
         """What any replay is known to have sent."""
+        self.flying_elsewhere: set[str] = set()
+        """What another replay of the queue may have sent."""
         self.redelivered: set[str] = set()
         """Messages of a queue that were delivered before."""
         self.wish: Wish | None = None
@@ -142,7 +144,12 @@ class Bench:
     async def name(self, job_id: str, page: int, refusals: Sequence[Any]) -> None:
         self.pages[page] = [refusal.id for refusal in refusals]
 
+    async def flying(self, job: Job) -> set[str]:
+        self._do("flying")
+        return self.flying_elsewhere
+
     async def seen(self, scope: str, keys: Sequence[str]) -> dict[str, Any]:
         if scope == ANY_REPLAY:
+            self._do("seen")
             return {key: None for key in keys if key in self.sent_before}
         return {key: self.known[key] for key in keys if key in self.known}

@@ -83,6 +83,15 @@ def test_how_a_replay_ends(sent: int, skipped: int, refused: dict[str, int], sta
     assert _outcome(job) == (state, reason.replace("sent", "deleted"))
 
 
+def test_what_may_have_been_sent_is_named_beside_refusals() -> None:
+    request = ReplayRequest(source=ReplaySource(messages=MessagesSource()))
+    _, reason = _outcome(Job(id="r", request=request, found=2, sent=1, refused={"unroutable": 1}, flying=("key",)))
+    assert reason == (
+        "1 of 2 messages were not sent: unroutable 1. And messages that may have been sent, and have not come back to "
+        "the queue: 1."
+    )
+
+
 def test_a_hint_where_bodies_are_missing() -> None:
     request = ReplayRequest(source=ReplaySource(messages=MessagesSource()))
     _, reason = _outcome(Job(id="r", request=request, found=1, refused={"no_body": 1}))

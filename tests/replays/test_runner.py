@@ -343,6 +343,33 @@ async def test_what_another_replay_may_have_sent_is_marked() -> None:
     assert (bench.marked, job.sent, job.resent) == (["key 0"], 4, 1)
 
 
+async def test_what_another_replay_has_under_way_is_marked() -> None:
+    """It, or its owner, may have ended between sending and recording. It records before it forgets: in that order the
+    two are asked here, the other way round."""
+    bench = Bench(4)
+    bench.redelivered = {"key 0", "key 1"}
+    bench.flying_elsewhere = {"key 1", "key 3"}
+    job = await bench.run()
+    assert (bench.marked, job.sent, job.resent) == (["key 1"], 4, 1)
+    assert [what for what in bench.done if what in ("flying", "seen")] == ["flying", "seen"]
+
+
+async def test_others_are_asked_only_for_what_was_delivered_before() -> None:
+    bench = Bench(4)
+    bench.flying_elsewhere = {"key 1"}
+    assert (await bench.run()).resent == 0
+    assert "flying" not in bench.done
+
+
+async def test_what_is_in_doubt_at_the_end_is_kept_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The queue holds it no more, or not yet: the next replay has to know."""
+    bench = Bench(1, flying=("key 7", "key 8"), position="0")
+    monkeypatch.setattr(bench, "ahead", lambda names, chunk: names)
+    job = await bench.run()
+    assert (job.state, job.sent, job.flying) == (JobState.DONE, 1, ("key 7", "key 8"))
+    assert job.reason == "messages that may have been sent, and have not come back to the queue: 2"
+
+
 async def test_what_an_earlier_run_sent_is_skipped() -> None:
     """A first run has none before it; another body under the same key is another message."""
     for runs, skipped in ((1, 0), (2, 1)):

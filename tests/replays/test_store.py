@@ -9,8 +9,9 @@ import pytest
 
 from gateway.errors import EtagMismatch, NoSuchReplay
 from gateway.replays import store as module
+from gateway.replays.items import nameless
 from gateway.replays.jobs import REFUSALS, REPLAY_RESOURCE, Job, JobState, Refusal, Wish
-from gateway.replays.requests import MessagesSource, ReplayRequest, ReplaySource
+from gateway.replays.requests import MessagesSource, QueueSource, ReplayRequest, ReplaySource
 from gateway.replays.store import KEPT_DAYS, ReplayStore, StoredJob
 
 REQUEST = ReplayRequest(source=ReplaySource(messages=MessagesSource()))
@@ -116,6 +117,23 @@ async def test_all_are_read_page_by_page(shelf: Shelf, store: ReplayStore, monke
         await store.add(Job(id=name, request=REQUEST))
     assert [job.id async for job in store.all()] == list("abcde")
     assert shelf.listed == [2, 2, 2]
+
+
+async def test_what_others_have_under_way_from_the_same_queue(store: ReplayStore) -> None:
+    def job(id: str, queue: QueueSource | None, *flying: str, state: JobState = JobState.RUNNING) -> Job:
+        source = ReplaySource(queue=queue) if queue is not None else REQUEST.source
+        return Job(id=id, request=ReplayRequest(source=source), flying=flying, state=state)
+
+    queue = QueueSource(broker="a", queue="q")
+    mine = job("mine", QueueSource(broker="a", queue="q", limit=5), "own")
+    for each in (
+        mine, job("runs", queue, "k1", nameless("00", "token") + "@a/q"),
+        job("ended", queue, "k2", state=JobState.DONE), job("elsewhere", QueueSource(broker="b", queue="q"), "k3"),
+        job("other", QueueSource(broker="a", queue="r"), "k4"), job("messages", None, "k5"),
+    ):  # fmt: skip
+        await store.add(each)
+    assert await store.flying(mine) == {"k1", "k2", "sha256:00@a/q"}
+    assert await store.flying(job("messages", None)) == set()
 
 
 async def test_refusals_of_a_page_replace_each_other(shelf: Shelf, store: ReplayStore) -> None:
