@@ -66,6 +66,15 @@ ALL: Final = (
         63_667,
     ),
     Mutation(
+        "a replay does not mark what another one may have under way",
+        "487892e3",
+        "gateway/replays/runner.py",
+        "item.name in flying or ",
+        "",
+        "strands",
+        375_071,
+    ),
+    Mutation(
         "a replay ends although its last acknowledgement was lost",
         "67ed5ff3",
         "gateway/replays/queues.py",
