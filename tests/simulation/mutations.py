@@ -63,7 +63,7 @@ ALL: Final = (
         " or item.key in sent",
         "",
         "replays",
-        63_667,
+        100_000,
     ),
     Mutation(
         "a replay does not mark what another one may have under way",
@@ -133,7 +133,7 @@ ALL: Final = (
         "            channel.abandon()\n"
         "            raise\n",
         "",
-        first=1_350,
+        first=100_000,
     ),
     Mutation(
         "a retried message has lost its count of attempts",
@@ -166,7 +166,7 @@ ALL: Final = (
         "gateway/core/publishing/publisher.py",
         "            for future in futures:\n                future.cancel()\n            raise\n",
         "            raise\n",
-        first=17841,
+        first=100_000,
     ),
     Mutation(
         "the task of an outbox stays where another process has its brokers",
