@@ -277,13 +277,9 @@ class TapFlow(Taker):
                 self._failed(error)
                 refused.append((self._reader.unread(delivery), f"internal error: {error!r:.200}"))
         if wanted:
-            kept = await self._keep(wanted, lambda new, known: TapBatch(self._reader, new, known))
-            if kept is None:  # it is to stop
-                for arrival, _ in refused:
-                    settle(arrival.delivery, Settlement.RELEASE)
-                return
-            self._kept(wanted, *kept)
-            refused += kept[0].refused
+            batch, known = await self._keep(wanted, lambda new, known: TapBatch(self._reader, new, known))
+            self._kept(wanted, batch, known)
+            refused += batch.refused
         if refused:
             self._counts.last_error = f"the ledger cannot hold a message: {refused[-1][1]}"[:500]
             self._set_aside(self.dead_letters.publish(refused), "dead letters")

@@ -10,6 +10,7 @@ import pytest
 
 from gateway.amqp.operations import Settlement
 from gateway.core import Gateway
+from gateway.core.sources import taking
 from gateway.core.sources.arrivals import Arrival
 from gateway.errors import LedgerUnavailable
 from gateway.ledger import Ledger
@@ -53,16 +54,34 @@ async def test_a_batch_is_written_again_until_it_is_there(make: Make, monkeypatc
     taker._consumer = None
 
 
-async def test_a_batch_that_cannot_be_written_before_the_end_is_given_back(make: Make) -> None:
+@pytest.mark.parametrize("seconds", [30.0, 0.01], ids=["it ends", "it is ended"])
+async def test_a_batch_that_cannot_be_written_before_the_end_goes_back_with_all_behind_it(
+    make: Make, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> None:
+    """In order, though the ledger can be written again when the batch has been given up. World 422239."""
+    monkeypatch.setattr(taking, "CHUNK", 2)
     taker = make()
-    taker.failures = [LedgerUnavailable("locked")] * 100
-    wanted = arrivals(1, 2)
-    keeping = asyncio.create_task(taker._keep(wanted, lambda new, known: Batch(taker)))
-    await until(lambda: taker.reason == "locked")
-    taker._stopping = True
-    assert await keeping is None
-    given: list[Any] = [arrival.delivery for arrival in wanted]
-    assert [delivery.settled for delivery in given] == [[Settlement.RELEASE]] * 2
+    stored: list[bytes] = []
+
+    async def store(chunk: list[Any]) -> None:
+        if seconds < 1:
+            await asyncio.Event().wait()
+        found = [Arrival(delivery) for delivery in chunk]
+        await taker._keep(found, lambda new, known: Batch(taker))
+        stored.extend(delivery.message.body for delivery in chunk)
+
+    taker._store = store  # type: ignore[method-assign]
+    taker.begin()
+    await until(lambda: bool(upstream.consumers))
+    monkeypatch.setattr(Ledger, "healthy", property(lambda self: False))
+    taker.failures = [LedgerUnavailable("locked")] * 2
+    put(upstream, *(ours(b"%d" % number) for number in range(5)))
+    await until(lambda: len(taker._arrived) == 3)
+    async with asyncio.timeout(5):
+        await taker.stop(seconds)
+    assert stored == []
+    assert taker.failures == [] or seconds < 1, "another write would have been fine"
+    assert upstream.settled == [(Settlement.RELEASE, b"%d" % number) for number in range(5)]
 
 
 async def test_a_ledger_that_is_not_healthy_is_not_tried(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +94,7 @@ async def test_a_ledger_that_is_not_healthy_is_not_tried(make: Make, monkeypatch
     await asyncio.sleep(0.05)
     assert len(taker.failures) == 1
     healthy = True
-    assert await keeping is not None
+    await keeping
     assert taker.failures == []
 
 

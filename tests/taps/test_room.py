@@ -11,6 +11,7 @@ import pytest
 from gateway.amqp.message import Message, Properties
 from gateway.amqp.operations import Settlement
 from gateway.core import Gateway
+from gateway.core.sources.taking import BatchGivenUp
 from gateway.taps import flow
 from gateway.taps.depth import Depth
 from tests.core.conftest import gateway, ledger, upstream
@@ -91,15 +92,19 @@ async def test_what_cannot_be_read_goes_back_when_it_stops_meanwhile(
         return read(delivery)
 
     async def stopped(*_: Any) -> None:
-        return None
+        raise BatchGivenUp
 
     monkeypatch.setattr(idle.flow._reader, "read", faulty)
     monkeypatch.setattr(idle.flow, "_keep", stopped)
     good, bad = (
         FakeDelivery(idle.upstream, "orders", (Message(body, Properties()), "", "k", False)) for body in (b"1", b"bad")
     )
-    await idle.flow._store([good, bad])  # type: ignore[list-item]
-    assert idle.upstream.settled == [(Settlement.RELEASE, b"bad")]
+    chunk: list[Any] = [good, bad]
+    idle.flow._batch = chunk
+    with pytest.raises(BatchGivenUp):
+        await idle.flow._store(chunk)
+    await idle.flow.stop(1.0)
+    assert idle.upstream.settled == [(Settlement.RELEASE, b"1"), (Settlement.RELEASE, b"bad")]
 
 
 async def test_an_acknowledgement_that_comes_too_late_leaves_the_depth_as_it_was(idle: Tapped) -> None:

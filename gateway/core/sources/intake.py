@@ -86,15 +86,13 @@ class Intake(Taker):
         """Store a batch, and acknowledge it."""
         wanted, unwanted = await self._arrivals.sort_many(chunk)
         if unwanted:
+            self._batch = [arrival.delivery for arrival in wanted]
             self._set_aside(self._turn_away(unwanted), "unmatched")
         if wanted:
             await self._store_wanted(wanted)
 
     async def _store_wanted(self, wanted: list[Arrival]) -> None:
-        kept = await self._keep(wanted, lambda new, _: IntakeBatch(self._arrivals, new))
-        if kept is None:
-            return
-        batch, known = kept
+        batch, known = await self._keep(wanted, lambda new, _: IntakeBatch(self._arrivals, new))
         for arrival in wanted:
             if arrival.id:
                 settle(arrival.delivery, Settlement.ACCEPT)

@@ -75,6 +75,10 @@ class PendingWrite(Protocol):
 W = TypeVar("W", bound=PendingWrite)
 
 
+class BatchGivenUp(Exception):
+    """A batch could not be written before the end."""
+
+
 class Taker:
     """Takes messages from one queue, from start to stop. All methods belong to the event loop."""
 
@@ -103,6 +107,8 @@ class Taker:
         self._loop = asyncio.get_running_loop()
         self._arrived: deque[Delivery] = deque()
         self._octets = 0
+        self._batch: list[Delivery] = []
+        """What is being stored."""
         self._storing = 0
         """The octets of the batch that is being stored."""
         self._part = parts.byte_budget.part("tap" if self.kind == "tap" else "subscription", name)
@@ -128,7 +134,7 @@ class Taker:
     # ------------------------------------------------------------------------------- what it is all about
 
     async def _store(self, chunk: list[Delivery]) -> None:
-        """Store a batch, and acknowledge it; :meth:`_keep` helps."""
+        """Store a batch, and acknowledge it; :meth:`_keep` helps. Raises BatchGivenUp."""
         raise NotImplementedError
 
     async def _room_now(self) -> int:
@@ -285,11 +291,15 @@ class Taker:
                 room = len(self._arrived)
             chunk = self._take(room)
             if chunk:
+                self._batch = chunk
                 try:
                     await self._store(chunk)
+                except BatchGivenUp:
+                    return  # and nothing behind it is stored
                 finally:
                     self._part.add(-self._storing)
                     self._storing = 0
+                self._batch = []
                 continue
             if self._stopping and not self._arrived:
                 return
@@ -363,13 +373,16 @@ class Taker:
 
     async def _keep(
         self, wanted: list[Arrival], make: Callable[[list[Arrival], set[Arrival]], W]
-    ) -> tuple[W, set[Arrival]] | None:
-        """Write what is wanted, without what the ledger has already: what was written, and what was there. None: it is
-        to stop before that was possible, and all was given back.
+    ) -> tuple[W, set[Arrival]]:
+        """Write what is wanted, without what the ledger has already: what was written, and what was there.
 
         ``make`` makes a batch of what is new, beside what is known. Tried for as long as it takes. What was begun is
         stored as it was, so that nothing is there twice where nobody can tell whether a commit happened; what is lost
-        meanwhile comes again."""
+        meanwhile comes again.
+
+        Raises:
+            BatchGivenUp: it is to stop before that was possible.
+        """
         batch: W | None = None
         known: set[Arrival] = set()
         doubtful = [arrival for arrival in wanted if self._deduplicator.is_doubtful(arrival)]
@@ -387,9 +400,7 @@ class Taker:
                 away = True
                 self._trouble(str(error))
             if self._stopping:
-                for arrival in wanted:
-                    settle(arrival.delivery, Settlement.RELEASE)
-                return None
+                raise BatchGivenUp
             await self._until_writable()
             if batch is not None:
                 batch.drop_lost()
@@ -413,16 +424,18 @@ class Taker:
                 return
 
     def _give_back(self) -> None:
-        """What has come and was not stored."""
+        """What has come and was not stored, the oldest first."""
         for delivery in self._drop():
             settle(delivery, Settlement.RELEASE)
 
-    def _drop(self) -> deque[Delivery]:
-        """Hold nothing any more of what has come and was not stored. Returns that."""
-        arrived, self._arrived = self._arrived, deque()
+    def _drop(self) -> list[Delivery]:
+        """Hold nothing any more of what has come and was not stored. Returns that, the oldest first."""
+        held = [*self._batch, *self._arrived]
+        self._batch = []
+        self._arrived.clear()
         self._part.add(-self._octets)
         self._octets = 0
-        return arrived
+        return held
 
     def _consumer_changed(self, consumer: Consumer) -> None:
         if consumer.state is ConsumerState.RUNNING:
