@@ -47,6 +47,15 @@ ALL: Final = (
     ),
     # ---------------------------------------------------------------------------------------- subscriptions
     Mutation(
+        "what is behind a batch that is given up is stored",
+        "e3b67cd1",
+        "gateway/core/sources/taking.py",
+        "                    return  # and nothing behind it is stored\n",
+        "                    pass\n",
+        "orders",
+        422_239,
+    ),
+    Mutation(
         "a resume finds nothing to do while a pause is written",
         "",
         "gateway/core/subscriptions.py",
