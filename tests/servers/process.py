@@ -44,28 +44,52 @@ class ServerUnavailable(Exception):
 
 # ------------------------------------------------------------------------------------------------ ports
 
-_taken: set[int] = set()
+_BLOCK = 256
+_ports: list[int] = []
+"""Ports that this process alone may hand out, and has not handed out yet."""
 
 
 def free_port() -> int:
-    """A port that nobody listens on, and that no outgoing connection will be given.
+    """A port that nobody listens on, that no outgoing connection and no other process of the tests will be given.
 
     The system's own choice (binding port 0) comes from the range it also takes client ports from. While a server
     is down for a restart such a port may be handed to a client, even to the very client that is trying to
-    reconnect, which then talks to itself. So the choice is made below that range.
+    reconnect, which then talks to itself. So the choice is made below that range. A server listens only seconds
+    after its port was chosen: until then nothing but the claim keeps it from the suite that runs beside this one.
+
+    Raises:
+        ServerUnavailable: no port is left.
     """
-    low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    ports = range(10_240, low) if low > 11_000 else range(1_024, 65_536)
-    for port in random.sample(ports, 200):
-        if port in _taken:
-            continue
+    while True:
+        if not _ports:
+            _claim_ports()
+        port = _ports.pop()
         with socket.socket() as probe:
             try:
                 probe.bind((HOST, port))
             except OSError:
                 continue
-        _taken.add(port)
         return port
+
+
+def _claim_ports() -> None:
+    """Take a block of ports that no process has taken which still runs.
+
+    The claim is a socket with a name: the system gives a name to one process only, and frees it when that ends.
+    """
+    low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    ports = range(10_240, low) if low > 11_000 else range(1_024, 65_536)
+    for first in random.sample(ports[::_BLOCK], len(ports[::_BLOCK])):
+        claim = socket.socket(socket.AF_UNIX)
+        try:
+            claim.bind(f"\0gateway-tests-ports-{first}")
+        except OSError:
+            claim.close()
+            continue
+        claim.detach()  # open until this process ends
+        block = range(first, min(first + _BLOCK, ports.stop))
+        _ports.extend(random.sample(block, len(block)))
+        return
     raise ServerUnavailable("no free port was found on 127.0.0.1: end some of the programs that listen there.")
 
 

@@ -53,6 +53,26 @@ def test_brokerj_keeps_a_durable_queue_when_it_is_killed(private_server: Callabl
     assert server.queues() == set()
 
 
+def test_two_processes_are_never_given_the_same_port() -> None:
+    """Nobody listens on these ports yet: each process knows of its own choices only."""
+    text = "from tests.servers.process import free_port; print([free_port() for _ in range(1_000)]); input()"
+    others = [
+        subprocess.Popen(
+            [sys.executable, "-c", text], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(3)
+    ]
+    try:
+        found: list[int] = []
+        for other in others:
+            assert other.stdout is not None
+            found += json.loads(other.stdout.readline())
+    finally:
+        for other in others:
+            other.communicate("\n", timeout=30)
+    assert len(found) == len(set(found)) == 3_000
+
+
 def test_rabbitmq_has_its_plugins(rabbitmq: RabbitMQ, unique_name: Callable[[str], str]) -> None:
     name = unique_name("plugins")
     rabbitmq.api("PUT", f"queues/%2F/{name}", {"durable": True})
